@@ -1,0 +1,89 @@
+"""Every error the project raises on purpose, in one tree.
+
+::
+
+    VoxrError
+    ├── RequestError             the caller can mend it (4xx)
+    │   ├── InvalidRequest       a field is missing, malformed or out of range
+    │   ├── TooLarge             the request does not fit a limit of this server
+    │   ├── UnknownVoice         no voice of that name
+    │   └── BadAudio             a recording cannot be decoded or used
+    ├── Overloaded               slots and queue are full; try again later
+    ├── Cancelled                the caller left
+    └── EngineError              the server failed
+        ├── ModelError           one row failed; others are untouched
+        └── EngineStopped        the loop has ended; every later job is refused
+
+A message names the value, the limit and the remedy. The table from class to HTTP status lives with the HTTP
+surface (:mod:`voxr_ray.serve.http_errors`): nothing below it knows of status codes.
+
+Errors cross actor boundaries, so each one pickles with all its fields.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+
+class VoxrError(Exception):
+    """Root of the tree.
+
+    Args:
+        message: One or two sentences for the person who reads it: the value, the limit, the remedy.
+        param: The request field the error is about, if it is about one.
+        retry_after_s: Seconds after which a new attempt makes sense, for errors that pass by themselves.
+    """
+
+    def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    def __reduce__(self) -> tuple[Callable[..., VoxrError], tuple[Any, ...]]:
+        return _rebuild, (type(self), self.message, self.param, self.retry_after_s)
+
+
+def _rebuild(cls: type[VoxrError], message: str, param: str | None, retry_after_s: float | None) -> VoxrError:
+    return cls(message, param=param, retry_after_s=retry_after_s)
+
+
+class RequestError(VoxrError):
+    """The request is at fault; sending it again unchanged fails again."""
+
+
+class InvalidRequest(RequestError):
+    """A field is missing, malformed or out of range."""
+
+
+class TooLarge(RequestError):
+    """The request does not fit a limit of this server. The message has both numbers."""
+
+
+class UnknownVoice(RequestError):
+    """No voice of that name is known."""
+
+
+class BadAudio(RequestError):
+    """A recording cannot be decoded, or what it holds cannot be used."""
+
+
+class Overloaded(VoxrError):
+    """Every slot is taken and the queue is full. ``retry_after_s`` says when to come back."""
+
+
+class Cancelled(VoxrError):
+    """The caller left before the result was complete."""
+
+
+class EngineError(VoxrError):
+    """The server failed; the request may be fine."""
+
+
+class ModelError(EngineError):
+    """The work of one row failed. The row is gone, its neighbours are untouched."""
+
+
+class EngineStopped(EngineError):
+    """The engine's loop has ended. The message carries the cause; a new replica is needed."""
