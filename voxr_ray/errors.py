@@ -10,9 +10,11 @@
     │   └── BadAudio             a recording cannot be decoded or used
     ├── Overloaded               slots and queue are full; try again later
     ├── Cancelled                the caller left
-    └── EngineError              the server failed
-        ├── ModelError           one row failed; others are untouched
-        └── EngineStopped        the loop has ended; every later job is refused
+    ├── EngineError              the server failed (5xx)
+    │   ├── ModelError           one row failed; others are untouched
+    │   └── EngineStopped        the loop has ended; every later job is refused
+    └── ConfigurationError       the operator can mend it; raised before anything is served
+        └── CheckpointError      model files are missing, unsafe or do not fit their configuration
 
 A message names the value, the limit and the remedy. The table from class to HTTP status lives with the HTTP
 surface (:mod:`voxr_ray.serve.http_errors`): nothing below it knows of status codes.
@@ -87,3 +89,11 @@ class ModelError(EngineError):
 
 class EngineStopped(EngineError):
     """The engine's loop has ended. The message carries the cause; a new replica is needed."""
+
+
+class ConfigurationError(VoxrError):
+    """A setting, or the combination of several, cannot work. Raised at start, never for a request."""
+
+
+class CheckpointError(ConfigurationError):
+    """Model files are missing, unsafe to load, or do not fit their configuration."""
