@@ -1,0 +1,1 @@
+"""Stand-ins for the slow and the nondeterministic parts, shared by every test layer."""
