@@ -1,0 +1,266 @@
+"""Settings: one validated, immutable value that the builder makes once and every deployment is given.
+
+Sources, strongest first: arguments of the application (``serve run voxr_ray:app max_batch=16``, or ``args:`` in a
+deployment file), environment variables ``VOXR_<NAME>`` of the process that builds the application, defaults. Both
+kinds of outside value may be text, so text is read as JSON wherever a field is not text itself.
+
+Everything wrong with the settings is found here, before anything is deployed, and said in one line.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StrictBool,
+    ValidationError,
+    model_validator,
+)
+
+from voxr_ray.errors import ConfigurationError
+
+ENVIRONMENT_PREFIX = "VOXR_"
+
+_TEXT_FIELDS = frozenset({"model", "model_name", "device", "dtype"})
+
+
+def _not_a_boolean(value: Any) -> Any:
+    """Pydantic reads ``true`` as 1; nobody who writes it means that."""
+    if isinstance(value, bool):
+        raise ValueError("a number is needed")
+    return value
+
+
+Count = Annotated[int, BeforeValidator(_not_a_boolean)]
+Number = Annotated[FiniteFloat, BeforeValidator(_not_a_boolean)]
+
+
+class Settings(BaseModel):
+    """Every option of the server."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), use_attribute_docstrings=True)
+
+    # ---- model ----
+
+    model: Annotated[str, Field(min_length=1)] = "default"
+    """Checkpoint: ``default`` (the one inside the package), a folder, or a Hugging Face id."""
+    model_name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
+    """Name in ``/v1/models`` and in requests. Unset: the last part of ``model``."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where replicas compute. ``auto`` looks at the machine that builds the application; a cluster file names it."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Type of the language model's weights. ``auto``: as the checkpoint says on GPUs, float32 on CPUs."""
+    threads: Annotated[Count, Field(ge=1, le=256)] | None = None
+    """CPU threads of a replica on ``cpu``. Unset: one. Also the CPUs it reserves."""
+
+    # ---- replicas ----
+
+    num_replicas: Annotated[Count, Field(ge=1, le=1000)] | None = None
+    """Fixed number of replicas. Unset, with ``max_replicas`` unset too: one."""
+    min_replicas: Annotated[Count, Field(ge=0, le=1000)] | None = None
+    """Fewest replicas when autoscaling. Unset: one."""
+    max_replicas: Annotated[Count, Field(ge=1, le=1000)] | None = None
+    """Most replicas; setting it turns autoscaling on."""
+    target_ongoing_requests: Annotated[Number, Field(gt=0)] | None = None
+    """Requests per replica the autoscaler aims at. Unset: three quarters of ``max_batch``, at least one."""
+    upscale_delay_s: Annotated[Number, Field(ge=0)] = 10.0
+    """Seconds of high load before replicas are added."""
+    downscale_delay_s: Annotated[Number, Field(ge=0)] = 600.0
+    """Seconds of low load before replicas are removed."""
+    replica_options: dict[str, Any] = Field(default_factory=dict)
+    """Ray actor options of a replica (``num_cpus``, ``num_gpus``, ``resources``, ``runtime_env``, …); they override
+    what ``device`` and ``threads`` imply."""
+    router_replicas: Annotated[Count, Field(ge=1, le=1000)] = 1
+    """Number of routers."""
+    max_ongoing_requests: Annotated[Count, Field(ge=1)] | None = None
+    """Calls Serve lets into a replica. Unset: ``max_batch + max_queue`` and a margin, so that the engine refuses and
+    never Serve."""
+
+    # ---- engine ----
+
+    max_batch: Annotated[Count, Field(ge=1, le=256)] = 8
+    """Width: slots that are stepped together in a replica."""
+    max_queue: Annotated[Count, Field(ge=0, le=10_000)] = 32
+    """Requests that may wait for a slot in a replica. Beyond them the answer is 503 with ``Retry-After``."""
+    continuous_capacity: Annotated[Count, Field(ge=64, le=1_000_000)] = 4096
+    """Cache positions of a slot: prefix plus patches of one request. Capped by the model's own limit."""
+    batch_window_ms: Annotated[Number, Field(ge=0, le=1000)] = 5.0
+    """Milliseconds an idle engine waits after its first request so that others can join."""
+    stream_chunk_patches: Annotated[Count, Field(ge=1, le=100)] = 3
+    """Patches in a streamed chunk (a patch is 160 ms in VoxCPM2)."""
+    first_chunk_patches: Annotated[Count, Field(ge=1, le=100)] = 1
+    """Patches in the first streamed chunk: fewer make the first audio earlier."""
+    reference_cache_bytes: Annotated[Count, Field(ge=0)] = 256 * 2**20
+    """Bytes of encoded references a replica keeps."""
+    prefill_piece_positions: Annotated[Count, Field(ge=1, le=65_536)] = 128
+    """Positions of a prefix computed between two steps of running requests. Part of what fixes the samples."""
+    encode_piece_patches: Annotated[Count, Field(ge=1, le=1000)] = 4
+    """Patches of a recording encoded between two steps of running requests."""
+    stall_timeout_s: Annotated[Number, Field(gt=0)] = 60.0
+    """Seconds without progress, while there is work, after which a replica counts as hung and is replaced."""
+
+    # ---- what a request gets when it does not say ----
+
+    cfg_value: Annotated[Number, Field(ge=0, le=10)] = 2.0
+    """Guidance scale."""
+    inference_timesteps: Annotated[Count, Field(ge=2, le=100)] = 10
+    """Euler steps a patch."""
+    min_len: Annotated[Count, Field(ge=0, le=100_000)] = 2
+    """Patch index above which a stop counts."""
+    max_len: Annotated[Count, Field(ge=1, le=100_000)] = 2000
+    """Most patches of a take."""
+    retry_badcase: StrictBool = True
+    """Whether suspiciously long takes of buffered answers are made again."""
+    retry_badcase_max_times: Annotated[Count, Field(ge=1, le=10)] = 3
+    """Most takes in all."""
+    retry_badcase_ratio_threshold: Annotated[Number, Field(gt=0, le=100)] = 6.0
+    """Patches per text token from which a take counts as bad; it bounds every take."""
+
+    # ---- limits of a request ----
+
+    max_input_chars: Annotated[Count, Field(ge=1, le=100_000)] = 4096
+    """Longest ``input``, in characters."""
+    min_reference_seconds: Annotated[Number, Field(ge=0, le=10)] = 0.1
+    """Shortest recording that is accepted, in seconds."""
+    max_reference_seconds: Annotated[Number, Field(gt=0, le=60)] = 60.0
+    """Longest recording that is accepted, in seconds. Two minutes of clips are what one message between actors holds,
+    and a request may carry two."""
+    max_body_bytes: Annotated[Count, Field(ge=1024, le=2**30)] = 32 * 2**20
+    """Largest request body; beyond it the answer is 413, before the body is read."""
+    request_timeout_s: Annotated[Number, Field(gt=0)] = 300.0
+    """Seconds an answer may take in all: 408 before its first byte, a broken connection after it."""
+
+    # ---- operation ----
+
+    graceful_shutdown_timeout_s: Annotated[Number, Field(ge=0)] | None = None
+    """Seconds a replica or router that is being removed may use to finish its answers. Unset: ``request_timeout_s``
+    and ten more."""
+    health_check_period_s: Annotated[Number, Field(gt=0)] = 10.0
+    """Seconds between two health checks; three failures in a row replace a replica."""
+    health_check_timeout_s: Annotated[Number, Field(gt=0)] = 30.0
+    """Seconds a health check may take."""
+
+    @classmethod
+    def load(cls, args: Mapping[str, Any], environ: Mapping[str, str]) -> Self:
+        """Settings from arguments and environment.
+
+        Args:
+            args: Values by field name; text is read as JSON where the field is not text.
+            environ: Environment variables; those named ``VOXR_…`` are used where ``args`` has nothing, empty ones
+                count as unset.
+
+        Raises:
+            ConfigurationError: A name is unknown, a value is out of range, or values contradict each other. One line.
+        """
+        given: dict[str, Any] = {}
+        for variable, text in sorted(environ.items()):
+            if variable.startswith(ENVIRONMENT_PREFIX) and text != "":
+                name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
+                if name not in cls.model_fields or variable != variable.upper():
+                    raise ConfigurationError(f"environment variable {variable} is no setting; {_known(cls)}")
+                given[name] = text
+        for name, value in args.items():
+            if name not in cls.model_fields:
+                raise ConfigurationError(f"{name!r} is no setting; {_known(cls)}", param=str(name))
+            given[name] = value
+        try:
+            return cls.model_validate({name: _read(name, value) for name, value in given.items()})
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+            name = ".".join(str(part) for part in first["loc"][:1])
+            message = first["msg"].removeprefix("Value error, ")
+            if not name:
+                raise ConfigurationError(message) from error
+            shown = repr(given.get(name))[:80]
+            raise ConfigurationError(f"setting {name} = {shown}: {message}", param=name) from error
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Self:
+        """Refuse settings that defeat each other."""
+        most = self.max_replicas
+        if self.num_replicas is not None and (self.min_replicas is not None or most is not None):
+            raise ValueError("num_replicas fixes the number of replicas: it excludes min_replicas and max_replicas")
+        if most is None and self.min_replicas is not None:
+            raise ValueError("min_replicas needs max_replicas: set both, or num_replicas alone")
+        if most is None and self.target_ongoing_requests is not None:
+            raise ValueError("target_ongoing_requests needs max_replicas: without it nothing scales")
+        if most is not None and (self.min_replicas or 0) > most:
+            raise ValueError(f"min_replicas = {self.min_replicas} is above max_replicas = {most}")
+        room = self.max_batch + self.max_queue
+        if self.max_ongoing_requests is not None and self.max_ongoing_requests < room:
+            raise ValueError(
+                f"max_ongoing_requests = {self.max_ongoing_requests} is below max_batch + max_queue = {room}: "
+                "Serve would hold back requests that the engine has room for"
+            )
+        if self.target_ongoing_requests is not None and self.target_ongoing_requests > room:
+            raise ValueError(
+                f"target_ongoing_requests = {self.target_ongoing_requests:g} is above max_batch + max_queue = {room}: "
+                "requests would be refused before a replica is added"
+            )
+        if self.first_chunk_patches > self.stream_chunk_patches:
+            raise ValueError(
+                f"first_chunk_patches = {self.first_chunk_patches} is above "
+                f"stream_chunk_patches = {self.stream_chunk_patches}: the first chunk is there to be early"
+            )
+        if self.min_len + 2 > self.max_len:
+            raise ValueError(f"max_len = {self.max_len} is below min_len + 2 = {self.min_len + 2}, the shortest take")
+        if self.min_reference_seconds >= self.max_reference_seconds:
+            raise ValueError(
+                f"min_reference_seconds = {self.min_reference_seconds:g} is not below "
+                f"max_reference_seconds = {self.max_reference_seconds:g}"
+            )
+        return self
+
+    @property
+    def served_name(self) -> str:
+        """Name under which the model is listed and asked for."""
+        return self.model_name or self.model.rstrip("/").rsplit("/", 1)[-1] or self.model
+
+    @property
+    def replica_max_ongoing(self) -> int:
+        """Calls Serve lets into a replica: all the engine has room for, refusals, encodes and queries."""
+        room = self.max_batch + self.max_queue
+        return self.max_ongoing_requests or 2 * room + 16
+
+    @property
+    def router_max_ongoing(self) -> int:
+        """Calls Serve lets into a router: never the first limit to be met."""
+        replicas = self.max_replicas or self.num_replicas or 1
+        return max(1000, math.ceil(2 * replicas * self.replica_max_ongoing / self.router_replicas))
+
+    @property
+    def autoscaling_target(self) -> float:
+        """Requests per replica the autoscaler aims at: a batch nearly full, with room for a burst."""
+        return self.target_ongoing_requests or max(1.0, 0.75 * self.max_batch)
+
+    @property
+    def drain_s(self) -> float:
+        """Seconds that answers may use to finish while their replica or router is being removed."""
+        if self.graceful_shutdown_timeout_s is not None:
+            return self.graceful_shutdown_timeout_s
+        return self.request_timeout_s + 10.0
+
+
+def _known(cls: type[BaseModel]) -> str:
+    return "known are " + ", ".join(cls.model_fields)
+
+
+def _read(name: str, value: Any) -> Any:
+    """Read text as JSON where the field is not text; what is no JSON stays for validation to complain about."""
+    if not isinstance(value, str):
+        return value
+    if name in _TEXT_FIELDS:
+        return None if value == "null" and name == "model_name" else value
+    lowered = value.strip().lower()
+    try:
+        return json.loads(lowered if lowered in ("true", "false", "none", "null") else value)
+    except ValueError:
+        return None if lowered == "none" else value
