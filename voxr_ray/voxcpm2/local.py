@@ -1,0 +1,114 @@
+"""The local networks that work inside one patch: LocEnc, which embeds it, and LocDiT, which estimates its velocity."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from voxr_ray.voxcpm2.config import LMConfig
+from voxr_ray.voxcpm2.ops import Linear, silu
+from voxr_ray.voxcpm2.stack import Stack
+
+
+class LocEnc(nn.Module):
+    """Embeds a patch: a learned token in front of its frames, and that token's output.
+
+    Source: OpenBMB/VoxCPM, ``VoxCPMLocEnc``.
+    """
+
+    def __init__(self, config: LMConfig, *, feat_dim: int, patch_size: int) -> None:
+        super().__init__()
+        self.special_token = nn.Parameter(torch.empty(1, 1, 1, config.hidden_size))
+        self.in_proj = Linear(feat_dim, config.hidden_size)
+        self.encoder = Stack(config, 1 + patch_size)
+
+    def forward(self, patches: Tensor) -> Tensor:
+        """``(rows, patch_size, feat_dim)`` to ``(rows, hidden)``."""
+        frames = self.in_proj(patches)
+        token = self.special_token.view(1, 1, -1).expand(frames.shape[0], 1, -1)
+        out: Tensor = self.encoder.local(torch.cat((token, frames), dim=1), slice(0, 1))
+        return out[:, 0]
+
+
+class TimeMLP(nn.Module):
+    """Two linear layers with SiLU between.
+
+    Source: OpenBMB/VoxCPM, ``TimestepEmbedding``.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.linear_1 = Linear(size, size)
+        self.linear_2 = Linear(size, size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(rows, size)`` to ``(rows, size)``."""
+        out: Tensor = self.linear_2(silu(self.linear_1(x)))
+        return out
+
+
+def time_embedding(times: Tensor, size: int) -> Tensor:
+    """Sines, then cosines, of ``1000 * t`` at ``size / 2`` frequencies; float32 ``(times, size)``.
+
+    Source: OpenBMB/VoxCPM, ``SinusoidalPosEmb``.
+    """
+    half = size // 2
+    exponent = torch.arange(half, dtype=torch.float32, device=times.device) * -(math.log(10000) / (half - 1))
+    angles = 1000 * times.float()[:, None] * exponent.exp()[None, :]
+    return torch.cat((angles.sin(), angles.cos()), dim=-1)
+
+
+class LocDiT(nn.Module):
+    """Velocity of a noisy patch, given two conditioning tokens, the time and the previous patch.
+
+    Its sequence is: the two ``mu`` tokens, the time token, the previous patch's frames, the noisy patch's frames; the
+    velocity is read from the last of them.
+
+    Source: OpenBMB/VoxCPM, ``VoxCPMLocDiTV2``.
+    """
+
+    def __init__(self, config: LMConfig, *, feat_dim: int, patch_size: int) -> None:
+        super().__init__()
+        self.hidden = config.hidden_size
+        self.patch_size = patch_size
+        self.in_proj = Linear(feat_dim, config.hidden_size)
+        self.cond_proj = Linear(feat_dim, config.hidden_size)
+        self.out_proj = Linear(config.hidden_size, feat_dim)
+        self.time_mlp = TimeMLP(config.hidden_size)
+        self.delta_time_mlp = TimeMLP(config.hidden_size)
+        self.decoder = Stack(config, 3 + 2 * patch_size)
+
+    def time_tokens(self, times: Tensor, deltas: Tensor) -> Tensor:
+        """Tokens ``(times, hidden)`` for float32 ``times`` and ``deltas`` ``(times,)``."""
+        dtype = self.compute_dtype
+        by_time = self.time_mlp(time_embedding(times, self.hidden).to(dtype))
+        by_delta = self.delta_time_mlp(time_embedding(deltas, self.hidden).to(dtype))
+        token: Tensor = by_time + by_delta
+        return token
+
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """The dtype this network computes in (its biases are never packed)."""
+        bias = self.in_proj.bias
+        return torch.float32 if bias is None else bias.dtype
+
+    def forward(self, noisy: Tensor, mu: Tensor, time_token: Tensor, condition: Tensor) -> Tensor:
+        """Estimate the velocity.
+
+        Args:
+            noisy: ``(rows, patch_size, feat_dim)``.
+            mu: ``(rows, 2, hidden)``.
+            time_token: ``(hidden,)``, the same for all rows.
+            condition: The previous patch after ``cond_proj``, ``(rows, patch_size, hidden)``: it does not change
+                between Euler steps.
+
+        Returns:
+            ``(rows, patch_size, feat_dim)``.
+        """
+        time = time_token.view(1, 1, -1).expand(mu.shape[0], 1, -1)
+        sequence = torch.cat((mu, time, condition, self.in_proj(noisy)), dim=1)
+        hidden = self.decoder.local(sequence, slice(sequence.shape[1] - self.patch_size, None))
+        velocity: Tensor = self.out_proj(hidden)
+        return velocity

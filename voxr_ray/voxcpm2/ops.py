@@ -1,0 +1,136 @@
+"""Row-invariant building blocks: linear layers, normalisation, SiLU and attention.
+
+Each operation gives a row the same bits whatever rows are computed beside it and on however many threads, which is
+what lets a batch of strangers equal their solo renders. Where torch's own operation does not promise that, the
+comment beside its replacement says what goes wrong.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from voxr_ray.voxcpm2 import determinism as determinism  # before the first matrix product of the process
+
+MIN_ROWS_FLOAT32 = 4
+MIN_ROWS_HALF = 8
+"""Matrix products of fewer rows take other kernels with another summation order, so they are padded to this many."""
+
+PACK_ELEMENTS = 64 * 1024
+"""Weights of at least this many elements are packed for oneDNN; for smaller ones the call itself costs more."""
+
+VALUE_BLOCK = 256
+"""Positions that attention sums in one matrix product. MKL changes its summation order between inner sizes below and
+above 512, so longer sums are made of blocks of a fixed size, added in a fixed order."""
+
+
+class Linear(nn.Module):
+    """Affine map of the last axis whose rows do not depend on each other.
+
+    ``y[..., o] = sum_i x[..., i] * weight[o, i] + bias[o]``, with row counts padded to a minimum. :meth:`pack` trades
+    the weight for oneDNN's blocked layout, after which the layer can only infer.
+    """
+
+    def __init__(self, inputs: int, outputs: int, *, bias: bool = True) -> None:
+        super().__init__()
+        self.inputs, self.outputs = inputs, outputs
+        self.weight = nn.Parameter(torch.empty(outputs, inputs))
+        self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
+        self._packed: Callable[[Tensor], Tensor] | None = None
+
+    def pack(self) -> None:
+        """Pack the weight for inference on this CPU, where that pays and the build of torch can do it."""
+        weight = self.weight
+        if self._packed is not None or weight.device.type != "cpu" or weight.numel() < PACK_ELEMENTS:
+            return
+        if weight.dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():
+            return
+        mkldnn: Any = torch.ops.mkldnn
+        # The layout depends on the batch-size hint alone, never on the rows that are multiplied later.
+        packed = mkldnn._reorder_linear_weight(weight.detach(), 16)
+        bias = None if self.bias is None else self.bias.detach()
+        self._packed = lambda rows: mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+        self.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """``(..., inputs)`` to ``(..., outputs)``, same dtype."""
+        rows = x.reshape(-1, self.inputs)
+        count = rows.shape[0]
+        least = MIN_ROWS_FLOAT32 if x.dtype == torch.float32 else MIN_ROWS_HALF
+        if count < least:
+            rows = F.pad(rows, (0, 0, 0, least - count))
+        if self._packed is not None:
+            out = self._packed(rows)
+        else:
+            out = F.linear(rows, self.weight, self.bias)
+        return out[:count].view(*x.shape[:-1], self.outputs)
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square normalisation of the last axis.
+
+    Source: OpenBMB/VoxCPM, ``rms_layernorm``.
+    """
+
+    def __init__(self, size: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(size))
+        self.eps = eps
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape ending in ``size``; statistics in float32."""
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+
+
+def silu(x: Tensor) -> Tensor:
+    """``x * sigmoid(x)``.
+
+    Written with ``exp``: torch's own SiLU rounds the elements at the end of its range otherwise than the vectorised
+    ones, so that a value would depend on where in the batch it stands.
+    """
+    if torch.is_grad_enabled():
+        return F.silu(x)
+    wide = x.float()
+    denominator = wide.neg().exp_().add_(1.0)
+    return torch.div(wide, denominator, out=denominator).to(x.dtype)
+
+
+def gated_silu(gate_up: Tensor) -> Tensor:
+    """``silu(gate) * up`` of a fused projection ``(..., 2 * size)``, gate first; gives ``(..., size)``."""
+    gate, up = gate_up.chunk(2, dim=-1)
+    return silu(gate) * up
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    """Grouped-query attention in float32 with a fixed order of summation.
+
+    Args:
+        query: ``(batch, kv_heads, group * queries, head_dim)``; the queries of the heads that share a key head stand
+            one head after the other.
+        key: ``(batch, kv_heads, positions, head_dim)``.
+        value: Like ``key``.
+        mask: Added to the scores, broadcastable to ``(batch, kv_heads, group * queries, positions)``, float32.
+
+    Returns:
+        Like ``query``, in its dtype. Positions masked with minus infinity add exact zeros, so that a row's result does
+        not depend on how far other rows reach, provided ``positions`` is a multiple of 64 or the same for all.
+    """
+    batch, heads, queries, size = query.shape
+    length = key.shape[2]
+    flat_query = query.reshape(batch * heads, queries, size).float()
+    flat_key = key.reshape(batch * heads, length, size).float()
+    flat_value = value.reshape(batch * heads, length, size).float()
+    scores = torch.bmm(flat_query, flat_key.transpose(1, 2)).mul(1.0 / math.sqrt(size))
+    if mask is not None:
+        scores = (scores.view(batch, heads, queries, length) + mask).view(batch * heads, queries, length)
+    weights = scores.softmax(dim=-1)
+    out = torch.bmm(weights[:, :, :VALUE_BLOCK], flat_value[:, :VALUE_BLOCK])
+    for start in range(VALUE_BLOCK, length, VALUE_BLOCK):
+        block = slice(start, start + VALUE_BLOCK)
+        out = torch.baddbmm(out, weights[:, :, block], flat_value[:, block])
+    return out.view(batch, heads, queries, size).to(query.dtype)

@@ -1,0 +1,103 @@
+"""The flow-matching solver: Euler steps with classifier-free guidance (CFG-zero-star) over LocDiT.
+
+Source: OpenBMB/VoxCPM, ``UnifiedCFM``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from voxr_ray.messages import Sampler
+from voxr_ray.voxcpm2.local import LocDiT
+
+
+@dataclass(frozen=True, slots=True)
+class EulerStep:
+    """One evaluation of the estimator: at ``time``, moving by ``-delta``."""
+
+    time: float
+    delta: float
+
+
+def euler_steps(inference_timesteps: int) -> list[EulerStep]:
+    """The steps that evaluate the estimator, in order.
+
+    Times run from 1 to 0 through ``linspace(1, 0, n + 1)`` swayed by ``cos(pi t / 2) - 1 + t``. The first
+    ``max(1, int(0.04 (n + 1)))`` steps have zero velocity: they leave the sample where it is and only move the time,
+    so they are not returned. The sums are upstream's own, in float32, since a rounded time is a different time.
+
+    Args:
+        inference_timesteps: ``n``. With ``n = 1`` nothing is left and the sample stays noise.
+    """
+    span = torch.linspace(1, 0, inference_timesteps + 1, dtype=torch.float32, device="cpu")
+    span = span + (torch.cos(torch.pi / 2 * span) - 1 + span)
+    still = max(1, int(len(span) * 0.04))
+    steps: list[EulerStep] = []
+    time, delta = span[0], span[0] - span[1]
+    for index in range(1, len(span)):
+        if index > still:
+            steps.append(EulerStep(float(time), float(delta)))
+        time = time - delta
+        if index < len(span) - 1:
+            delta = time - span[index + 1]
+    return steps
+
+
+class Solver(nn.Module):
+    """Draws patches with a LocDiT.
+
+    Args:
+        estimator: The velocity network.
+        mean_mode: Whether the network also reads the step's length (``dit_mean_mode``).
+    """
+
+    def __init__(self, estimator: LocDiT, *, mean_mode: bool) -> None:
+        super().__init__()
+        self.estimator = estimator
+        self.mean_mode = mean_mode
+        self._tokens: dict[int, tuple[list[EulerStep], Tensor]] = {}
+
+    def forward(self, noise: Tensor, mu: Tensor, previous: Tensor, sampler: Sampler) -> Tensor:
+        """Carry noise to a patch.
+
+        Args:
+            noise: float32 ``(rows, patch_size, feat_dim)``.
+            mu: Conditioning tokens ``(rows, 2, hidden)`` in the network's dtype.
+            previous: float32 ``(rows, patch_size, feat_dim)``, the patch before.
+            sampler: Guidance and number of steps.
+
+        Returns:
+            float32 ``(rows, patch_size, feat_dim)``. The sample and the guidance stay in float32 in every dtype of
+            the network.
+        """
+        steps, tokens = self._schedule(sampler.inference_timesteps)
+        rows = noise.shape[0]
+        condition = self.estimator.cond_proj(previous.to(mu.dtype))
+        # Guided and unguided rows share one pass; the unguided half has no mu but the same previous patch.
+        both_mu = torch.cat((mu, torch.zeros_like(mu)))
+        both_condition = condition.repeat(2, 1, 1)
+        sample = noise
+        for step, token in zip(steps, tokens, strict=True):
+            noisy = sample.to(mu.dtype).repeat(2, 1, 1)
+            velocity = self.estimator(noisy, both_mu, token, both_condition).float()
+            guided, unguided = velocity[:rows].flatten(1), velocity[rows:].flatten(1)
+            overlap = (guided * unguided).sum(dim=1, keepdim=True)
+            scale = overlap / (unguided.square().sum(dim=1, keepdim=True) + 1e-8)
+            base = unguided * scale
+            mixed = base + sampler.cfg_value * (guided - base)
+            sample = sample - step.delta * mixed.view_as(sample)
+        return sample
+
+    def _schedule(self, inference_timesteps: int) -> tuple[list[EulerStep], Tensor]:
+        """Steps and their time tokens ``(steps, hidden)``, made once per number of steps."""
+        if inference_timesteps not in self._tokens:
+            steps = euler_steps(inference_timesteps)
+            device = self.estimator.cond_proj.bias.device
+            times = torch.tensor([step.time for step in steps], dtype=torch.float32, device=device)
+            lengths = torch.tensor([step.delta for step in steps], dtype=torch.float32, device=device)
+            deltas = lengths if self.mean_mode else torch.zeros_like(lengths)
+            self._tokens[inference_timesteps] = steps, self.estimator.time_tokens(times, deltas)
+        return self._tokens[inference_timesteps]
