@@ -97,7 +97,7 @@ class SlotModel(Protocol):
         ...
 
     def encode(self, clip: np.ndarray, padding: Padding) -> Work[np.ndarray]:
-        """Encode int16 mono ``clip`` ``(samples,)`` at the input rate to float32 ``(patches, patch_size, feat_dim)``."""
+        """Encode int16 mono ``clip`` ``(samples,)``, at the input rate: float32 ``(patches, patch_size, feat_dim)``."""
         ...
 
     def prefill(self, plan: Plan, reference: np.ndarray | None, prompt: np.ndarray | None) -> Work[Any]:

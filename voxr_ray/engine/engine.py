@@ -1,0 +1,302 @@
+"""The engine's front: what the rest of the program calls. Any thread.
+
+Submissions are planned and refused on the caller's thread; everything else happens on the owner thread, and comes
+back through the job's reply.
+"""
+
+from __future__ import annotations
+
+import atexit
+import time
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+import numpy as np
+
+from voxr_ray.engine.faults import blamed
+from voxr_ray.engine.inbox import Inbox, Load
+from voxr_ray.engine.jobs import EncodeJob, Job, RenderJob, budget_of, seed_of
+from voxr_ray.engine.limits import check_fits
+from voxr_ray.engine.model import ModelSpec, Padding, SlotModel
+from voxr_ray.engine.options import EngineOptions
+from voxr_ray.engine.owner import Loaded, Owner
+from voxr_ray.engine.record import Record, Snapshot
+from voxr_ray.engine.reply import Done, Ending, Failed, Reply
+from voxr_ray.errors import Cancelled, EngineStopped, VoxrError
+from voxr_ray.messages import Recording, Summary, SynthRequest, SynthResult
+
+_EXIT_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Ticket:
+    """What is known of a render once it is accepted.
+
+    Attributes:
+        seed: Seed of its first take, after the modulus.
+        budget_patches: Most patches of one take.
+        text_tokens: Tokens of the target text.
+        seq_len: Positions of its prefix.
+    """
+
+    seed: int
+    budget_patches: int
+    text_tokens: int
+    seq_len: int
+    _job: RenderJob
+
+    @property
+    def waiting(self) -> bool:
+        """Whether it has not taken a slot yet."""
+        return self._job.place.waiting
+
+    def cancel(self) -> None:
+        """Say that the caller has left; like ``reply.cancel()``."""
+        self._job.reply.cancel()
+
+    def withdraw(self) -> bool:
+        """Take the job back if it still waits for a slot, to give it to another engine.
+
+        Returns:
+            Whether it was taken back. Its reply then ends with :class:`Cancelled`; otherwise it goes on here.
+        """
+        withdrawn = self._job.place.withdraw()
+        if withdrawn:
+            self._job.reply.cancel()
+        return withdrawn
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSnapshot:
+    """An engine at a moment.
+
+    Attributes:
+        width: Its slots.
+        load: Jobs inside, counted this moment.
+        record: Counters, and the batch as the latest cycle left it.
+    """
+
+    width: int
+    load: Load
+    record: Snapshot
+
+
+class Engine:
+    """A model behind a queue: continuous batching on one owner thread.
+
+    As a context manager it starts, and on the way out closes: in peace it lets everybody finish, after an exception
+    it cancels them.
+
+    Args:
+        model_factory: Builds the model; called once, on the owner thread.
+        options: How to batch, queue and stream.
+        clock: Monotonic seconds; tests replace it.
+    """
+
+    def __init__(
+        self,
+        model_factory: Callable[[], SlotModel],
+        options: EngineOptions | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.options = options or EngineOptions()
+        self.record = Record(self.options.record_steps, clock())
+        self._clock = clock
+        self._inbox = Inbox(
+            width=self.options.max_batch,
+            max_queue=self.options.max_queue,
+            max_encodes=self.options.max_encode_queue,
+            clock=clock,
+        )
+        self._owner = Owner(model_factory, self.options, self._inbox, self.record, clock)
+        self._loaded: Loaded | None = None
+
+    def start(self, timeout_s: float | None = None) -> Self:
+        """Load the model and open the batch; returns when jobs can be submitted.
+
+        Raises:
+            VoxrError: It could not: the cause as it is if it is of the project's tree, else an EngineStopped.
+        """
+        self._loaded = self._owner.start(timeout_s)
+        atexit.register(_close_at_exit, weakref.ref(self))
+        return self
+
+    @property
+    def spec(self) -> ModelSpec:
+        """Facts of the loaded model."""
+        return self._ready().spec
+
+    @property
+    def capacity(self) -> int:
+        """Positions of one slot."""
+        return self._ready().capacity
+
+    @property
+    def model(self) -> SlotModel:
+        """The loaded model, to read its facts. Nothing but :meth:`SlotModel.plan` may be called from here."""
+        return self._ready().model
+
+    @property
+    def load(self) -> Load:
+        """Jobs inside, from submission to terminal event."""
+        return self._inbox.load
+
+    def snapshot(self) -> EngineSnapshot:
+        """What the engine did so far and what it holds now. Cheap, picklable, any thread."""
+        return EngineSnapshot(self.options.max_batch, self._inbox.load, self.record.snapshot())
+
+    @overload
+    def submit(self, request: SynthRequest, reply: Reply[SynthResult], *, stream: Literal[False]) -> Ticket: ...
+
+    @overload
+    def submit(self, request: SynthRequest, reply: Reply[Summary], *, stream: Literal[True]) -> Ticket: ...
+
+    @overload
+    def submit(self, request: SynthRequest, reply: Reply[Any], *, stream: bool) -> Ticket: ...
+
+    def submit(self, request: SynthRequest, reply: Reply[Any], *, stream: bool) -> Ticket:
+        """Accept a render, or refuse it here and now.
+
+        Args:
+            request: What to render.
+            reply: Gets chunks and a :class:`Summary` if ``stream``, else one :class:`SynthResult`.
+            stream: Whether audio is delivered while it is made. A streamed take is never taken again.
+
+        Raises:
+            InvalidRequest: The text has no token.
+            TooLarge: It does not fit a slot.
+            Overloaded: Slots and queue are full.
+            EngineStopped: The engine is closing, has stopped or has not started.
+        """
+        try:
+            loaded = self._ready()
+            self._inbox.knock()
+            with blamed("the plan of a request"):
+                plan = loaded.model.plan(request)
+            check_fits(request, plan, loaded.capacity)
+            job = RenderJob(
+                request=request,
+                plan=plan,
+                budget_patches=budget_of(request, plan),
+                seed=seed_of(request),
+                stream=stream,
+                reply=reply,
+                submitted_s=self._clock(),
+                sequence=self._inbox.next_sequence(),
+            )
+            self._post(job)
+        except VoxrError as error:
+            self.record.refused(error)
+            raise
+        return Ticket(job.seed, job.budget_patches, plan.text_tokens, plan.seq_len, job)
+
+    def encode(self, recording: Recording, padding: Padding, reply: Reply[np.ndarray]) -> None:
+        """Accept an encode, or refuse it here and now.
+
+        Args:
+            recording: What to encode. Features it already has are handed back as they are.
+            padding: Where it is filled up to whole patches: prompts on the left, references on the right.
+            reply: Gets float32 ``(patches, patch_size, feat_dim)``.
+
+        Raises:
+            Overloaded: Too many recordings are being encoded.
+            EngineStopped: The engine is closing, has stopped or has not started.
+        """
+        try:
+            self._ready()
+            self._post(EncodeJob(recording, padding, reply, self._inbox.next_sequence()))
+        except VoxrError as error:
+            self.record.refused(error)
+            raise
+
+    def check_health(self, stall_s: float) -> None:
+        """Find out whether the engine can do its work.
+
+        A model that loads is not a failure, nor is a long piece of work within the bound, nor closing.
+
+        Args:
+            stall_s: Longest time without a finished piece, step or decode while there is work.
+
+        Raises:
+            EngineStopped: The owner thread has ended, or makes no progress.
+        """
+        if self._inbox.cause is not None:
+            raise EngineStopped(self._inbox.cause.message)
+        if self._loaded is None:
+            return
+        if not self._owner.alive:
+            raise EngineStopped("the engine's thread has ended without a word")
+        busy_since_s = self._inbox.load.busy_since_s
+        if busy_since_s is None:
+            return
+        idle_s = self._clock() - max(busy_since_s, self.record.progress_s)
+        if idle_s > stall_s:
+            raise EngineStopped(
+                f"the engine has work but made no progress for {idle_s:.1f} s, the limit is {stall_s:g} s"
+            )
+
+    def fail_all(self, reason: str) -> None:
+        """Give the engine up: fail every caller and refuse every later job, even if the owner thread hangs."""
+        self._owner.stop(EngineStopped(reason))
+
+    def close(self, *, drain: bool = True, timeout_s: float | None = None) -> bool:
+        """Take nothing new, and end.
+
+        Args:
+            drain: Let those inside finish; otherwise cancel them.
+            timeout_s: How long to wait for the end.
+
+        Returns:
+            Whether the owner thread has ended. If not, it still ends when it can.
+        """
+        self._inbox.close()
+        if not drain:
+            for job in self._inbox.jobs():
+                job.reply.cancel()
+        return self._owner.join(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(drain=error is None)
+
+    def _ready(self) -> Loaded:
+        if self._loaded is None:
+            raise EngineStopped("the engine has not started")
+        return self._loaded
+
+    def _post(self, job: Job) -> None:
+        job.reply.bind(lambda ending: self._settle(job, ending))
+        try:
+            self._inbox.post(job)
+        except VoxrError:
+            job.reply.unbind()
+            raise
+        self.record.submitted()
+
+    def _settle(self, job: Job, ending: Ending[Any]) -> None:
+        """Close the books on a job. Called once, by whoever ends its reply."""
+        self._inbox.settle(job)
+        match ending:
+            case Done(result=SynthResult(summary=summary)) | Done(result=Summary() as summary):
+                self.record.finished(summary.stop_reason.value)
+            case Done():
+                self.record.encoded()
+            case Failed(error=Cancelled()):
+                self.record.cancelled()
+            case Failed(error=error):
+                self.record.failed(error)
+
+
+def _close_at_exit(engine: weakref.ref[Engine]) -> None:
+    """End the owner thread before the interpreter tears down what it uses; a thread that hangs is left behind."""
+    target = engine()
+    if target is not None:
+        target.close(drain=False, timeout_s=_EXIT_TIMEOUT_S)

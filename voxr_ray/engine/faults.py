@@ -1,0 +1,36 @@
+"""Blame: turns whatever a model raises into an error that says which piece of work failed. Owner thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from voxr_ray.errors import ModelError, VoxrError
+
+_logger = logging.getLogger(__name__)
+
+
+@contextmanager
+def blamed(work: str) -> Iterator[None]:
+    """Run a job's own work; errors of the project's tree pass, anything else becomes :class:`ModelError`.
+
+    The traceback goes to the log and not along with the error: its frames hold tensors, and the error lives as long
+    as its caller likes.
+
+    Args:
+        work: What is done, for the message: "the prefill".
+    """
+    try:
+        yield
+    except VoxrError:
+        raise
+    except Exception as error:
+        _logger.exception("%s failed", work)
+        raise ModelError(f"{work} failed: {described(error)}") from error.with_traceback(None)
+
+
+def described(error: BaseException) -> str:
+    """Type and message in one line."""
+    message = str(error)
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
