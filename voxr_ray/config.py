@@ -86,15 +86,15 @@ class Settings(BaseModel):
 
     # ---- engine ----
 
-    max_batch: Annotated[Count, Field(ge=1, le=256)] = 8
+    max_batch: Annotated[Count, Field(ge=1, le=256)] = 16
     """Width: slots that are stepped together in a replica."""
-    max_queue: Annotated[Count, Field(ge=0, le=10_000)] = 32
+    max_queue: Annotated[Count, Field(ge=0, le=10_000)] = 64
     """Requests that may wait for a slot in a replica. Beyond them the answer is 503 with ``Retry-After``."""
     continuous_capacity: Annotated[Count, Field(ge=64, le=1_000_000)] = 4096
     """Cache positions of a slot: prefix plus patches of one request. Capped by the model's own limit."""
     batch_window_ms: Annotated[Number, Field(ge=0, le=1000)] = 5.0
     """Milliseconds an idle engine waits after its first request so that others can join."""
-    stream_chunk_patches: Annotated[Count, Field(ge=1, le=100)] = 3
+    stream_chunk_patches: Annotated[Count, Field(ge=1, le=100)] = 2
     """Patches in a streamed chunk (a patch is 160 ms in VoxCPM2)."""
     first_chunk_patches: Annotated[Count, Field(ge=1, le=100)] = 1
     """Patches in the first streamed chunk: fewer make the first audio earlier."""
@@ -104,6 +104,8 @@ class Settings(BaseModel):
     """Positions of a prefix computed between two steps of running requests. Part of what fixes the samples."""
     encode_piece_patches: Annotated[Count, Field(ge=1, le=1000)] = 4
     """Patches of a recording encoded between two steps of running requests."""
+    pieces_per_cycle: Annotated[Count, Field(ge=1, le=1000)] = 2
+    """Such pieces done between two steps: more seat newcomers sooner, fewer keep the pace of running requests."""
     stall_timeout_s: Annotated[Number, Field(gt=0)] = 60.0
     """Seconds without progress, while there is work, after which a replica counts as hung and is replaced."""
 

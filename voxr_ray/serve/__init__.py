@@ -1,0 +1,1 @@
+"""The deployments: routers that speak HTTP, replicas that hold an engine, and the transport between them."""

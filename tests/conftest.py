@@ -1,0 +1,20 @@
+"""Shared by all tests. Imports neither torch nor ray: most tests need neither."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+# ``tests.fakes`` is imported as a package. Appended, so that an installed voxr_ray wins over the checkout's.
+if str(ROOT) not in sys.path:
+    sys.path.append(str(ROOT))
+
+
+@pytest.fixture(scope="session")
+def reference_data() -> Path:
+    """Folder of the golden data."""
+    return ROOT / "tests" / "data" / "reference"

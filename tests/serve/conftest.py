@@ -1,0 +1,72 @@
+"""One Ray cluster and one Serve instance for all tests of the deployments, on loopback and two CPUs."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fakes.slot_model import FakeSlotModel, make_fake_model
+from tests.serve.server import Server
+from voxr_ray.config import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def fake_factory(settings: Settings, **arguments: Any) -> FakeSlotModel:
+    """What loads the fake model in a replica; settings are those of the deployment."""
+    return make_fake_model(**arguments)
+
+
+@pytest.fixture(scope="session")
+def serve_url() -> Iterator[str]:
+    """Address of a running Serve."""
+    import ray
+    from ray import serve
+
+    # Workers import voxr_ray and tests.fakes; the raylet hands this environment on to them.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray leaves a token file in the home folder
+    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=200 * 2**20, log_to_driver=False)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    serve.start(http_options={"host": "127.0.0.1", "port": port})
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+@pytest.fixture(scope="session")
+def deploy(serve_url: str) -> Iterator[Callable[..., Server]]:
+    """Deploy an application on the fake model: ``deploy(name, model={...}, max_batch=2)``."""
+    from ray import serve
+
+    from voxr_ray.app import build_app
+
+    servers: dict[str, Server] = {}
+
+    def start(name: str, *, model: dict[str, Any] | None = None, **settings: Any) -> Server:
+        chosen = {"model_name": "fake", "device": "cpu", "graceful_shutdown_timeout_s": 2.0,
+                  "replica_options": {"num_cpus": 0.2}} | settings  # fmt: skip
+        application = build_app(Settings.load(chosen, {}), partial(fake_factory, **(model or {})))
+        handle = serve.run(application, name=name, route_prefix=f"/{name}")
+        servers[name] = Server(name, f"{serve_url}/{name}", handle)
+        return servers[name]
+
+    yield start
+    for name in servers:
+        serve.delete(name)
+
+
+@pytest.fixture(scope="session")
+def server(deploy: Callable[..., Server]) -> Server:
+    """Two slots, two places in the queue, steps of five milliseconds: small enough to fill."""
+    return deploy("main", model={"delays": {"step": 0.005}}, max_batch=2, max_queue=2)

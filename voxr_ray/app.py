@@ -1,0 +1,141 @@
+"""The application builder: the only place that composes the deployments and derives their options.
+
+``serve run voxr_ray:app key=value`` and the ``import_path`` of a deployment file call :func:`app` in the process
+that deploys, before anything runs. What can be wrong with settings, checkpoint and machine is found here, because a
+constructor that fails later tells the operator next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import click
+from ray import serve
+from ray.serve.exceptions import RayServeException
+
+from voxr_ray.config import Settings
+from voxr_ray.engine.model import SlotModel
+from voxr_ray.errors import ConfigurationError
+from voxr_ray.serve.replica import Replica
+from voxr_ray.serve.router import Router
+
+
+class StartRefused(click.ClickException, RayServeException):
+    """The application cannot start as configured; the message is one line.
+
+    ``serve run`` prints one line and exits with 1 for the first of its bases, ``serve deploy`` shows the message of
+    nothing but the second.
+    """
+
+
+def app(args: dict[str, Any]) -> serve.Application:
+    """Build the application.
+
+    Args:
+        args: Settings by name (:class:`~voxr_ray.config.Settings`); text is read as their type.
+
+    Raises:
+        StartRefused: A setting, the checkpoint or this machine does not allow it.
+    """
+    # Beyond this line the CLI and the controller handle exceptions, and each understands only its own.
+    try:
+        settings = Settings.load(args, os.environ)
+        return build_app(resolve_device(settings), checkpoint_factory(settings))
+    except ConfigurationError as error:
+        raise StartRefused(" ".join(error.message.split())) from error
+
+
+def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]) -> serve.Application:
+    """Compose routers and replicas.
+
+    Args:
+        settings: Validated settings; ``device`` names a device.
+        model_factory: Loads a model in a replica; must pickle.
+    """
+    lifetime: dict[str, Any] = {
+        "max_constructor_retry_count": 1,
+        "graceful_shutdown_timeout_s": settings.drain_s,
+        "health_check_period_s": settings.health_check_period_s,
+        "health_check_timeout_s": settings.health_check_timeout_s,
+    }
+    replica = serve.deployment(
+        name="Replica",
+        max_ongoing_requests=settings.replica_max_ongoing,
+        ray_actor_options=_actor_options(settings),
+        **_scale(settings),
+        **lifetime,
+    )(Replica)
+    router = serve.deployment(
+        name="Router",
+        num_replicas=settings.router_replicas,
+        max_ongoing_requests=settings.router_max_ongoing,
+        ray_actor_options={"num_cpus": 0.1},
+        **lifetime,
+    )(serve.ingress()(Router))
+    replicas = replica.bind(settings, partial(model_factory, settings))
+    application: serve.Application = router.bind(settings, replicas)
+    return application
+
+
+def checkpoint_factory(settings: Settings) -> Callable[[Settings], SlotModel]:
+    """Check the checkpoint on this machine, without loading it, and return what loads it in a replica.
+
+    Raises:
+        CheckpointError: It is missing, unsafe, or does not fit its own configuration.
+    """
+    from voxr_ray.voxcpm2.check import check_checkpoint
+    from voxr_ray.voxcpm2.hub import resolve_checkpoint
+
+    check_checkpoint(resolve_checkpoint(settings.model))
+    return load_checkpoint
+
+
+def load_checkpoint(settings: Settings) -> SlotModel:
+    """Load the model. Runs in a replica, possibly on a machine that has to download it first."""
+    from voxr_ray.voxcpm2.hub import resolve_checkpoint
+    from voxr_ray.voxcpm2.loader import load_slot_model
+
+    return load_slot_model(
+        str(resolve_checkpoint(settings.model)),
+        device=settings.device,
+        dtype=settings.dtype,
+        threads=settings.threads,
+        prefill_piece_positions=settings.prefill_piece_positions,
+        encode_piece_patches=settings.encode_piece_patches,
+    )
+
+
+def resolve_device(settings: Settings) -> Settings:
+    """Settings whose ``device`` is not ``auto``: a GPU if this machine has one."""
+    if settings.device != "auto":
+        return settings
+    import torch
+
+    return settings.model_copy(update={"device": "cuda" if torch.cuda.is_available() else "cpu"})
+
+
+def _actor_options(settings: Settings) -> dict[str, Any]:
+    options: dict[str, Any] = {"num_cpus": settings.threads or 1, "num_gpus": int(settings.device == "cuda")}
+    options |= settings.replica_options
+    if settings.device == "cuda" and not options["num_gpus"]:
+        raise ConfigurationError("device is cuda, but replica_options reserves no GPU: set num_gpus or device=cpu")
+    return options
+
+
+def _scale(settings: Settings) -> dict[str, Any]:
+    if settings.max_replicas is None:
+        return {"num_replicas": settings.num_replicas or 1}
+    least = 1 if settings.min_replicas is None else settings.min_replicas
+    return {
+        "autoscaling_config": {
+            "min_replicas": least,
+            "initial_replicas": max(1, least),
+            "max_replicas": settings.max_replicas,
+            "target_ongoing_requests": settings.autoscaling_target,
+            "upscale_delay_s": settings.upscale_delay_s,
+            "downscale_delay_s": settings.downscale_delay_s,
+        }
+    }

@@ -1,0 +1,142 @@
+"""How errors look over HTTP: one table from class to status, one shape for all of them.
+
+The shape is OpenAI's, ``{"error": {"message", "type", "param", "code"}}``, for every answer a router gives,
+including unknown paths and methods. What Serve's own proxy answers before a router is reached has no such shape.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from dataclasses import dataclass
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+from starlette.exceptions import HTTPException
+
+from voxr_ray.errors import (
+    BadAudio,
+    Cancelled,
+    ConfigurationError,
+    EngineError,
+    EngineStopped,
+    InvalidRequest,
+    Overloaded,
+    RequestError,
+    TooLarge,
+    UnknownVoice,
+    VoxrError,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class RequestTimeout(VoxrError):
+    """The answer could not begin within the time a request may take."""
+
+
+class BodyTooLarge(RequestError):
+    """The body of the request is larger than this server reads."""
+
+
+class UnsupportedMediaType(RequestError):
+    """The body of the request is not of a type that is understood."""
+
+
+class UnknownModel(RequestError):
+    """The request asks for a model that is not the one served."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    status: int
+    kind: str
+    code: str
+
+
+_CALLER = "invalid_request_error"
+_SERVER = "server_error"
+
+_HTTP_NAMES = {"text": "input", "reference": "ref_audio", "prompt": "prompt_audio"}
+"""Fields that are called otherwise in the body of an HTTP request than in the values below it."""
+
+_TABLE: dict[type[VoxrError], _Row] = {
+    InvalidRequest: _Row(400, _CALLER, "invalid_value"),
+    TooLarge: _Row(400, _CALLER, "too_large"),
+    BadAudio: _Row(400, _CALLER, "bad_audio"),
+    UnknownVoice: _Row(404, _CALLER, "voice_not_found"),
+    UnknownModel: _Row(404, _CALLER, "model_not_found"),
+    BodyTooLarge: _Row(413, _CALLER, "body_too_large"),
+    UnsupportedMediaType: _Row(415, _CALLER, "unsupported_media_type"),
+    RequestError: _Row(400, _CALLER, "invalid_request"),
+    RequestTimeout: _Row(408, "timeout_error", "timeout"),
+    Cancelled: _Row(499, _CALLER, "cancelled"),
+    Overloaded: _Row(503, "overloaded_error", "overloaded"),
+    EngineStopped: _Row(503, _SERVER, "unavailable"),
+    EngineError: _Row(500, _SERVER, "internal_error"),
+    ConfigurationError: _Row(500, _SERVER, "misconfigured"),
+    VoxrError: _Row(500, _SERVER, "internal_error"),
+}
+
+
+def _row(error: VoxrError) -> _Row:
+    return next(_TABLE[cls] for cls in type(error).__mro__ if cls in _TABLE)
+
+
+def status_of(error: VoxrError) -> int:
+    """HTTP status of an error."""
+    return _row(error).status
+
+
+def error_body(message: str, kind: str, param: str | None, code: str) -> dict[str, dict[str, str | None]]:
+    """A JSON body in OpenAI's shape."""
+    return {"error": {"message": message, "type": kind, "param": param, "code": code}}
+
+
+def error_response(error: VoxrError) -> JSONResponse:
+    """The answer for an error, with ``Retry-After`` where trying again makes sense."""
+    row = _row(error)
+    headers = {}
+    if error.retry_after_s is not None:
+        headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    param = None if error.param is None else _HTTP_NAMES.get(error.param, error.param)
+    return JSONResponse(error_body(error.message, row.kind, param, row.code), row.status, headers)
+
+
+def from_validation(error: ValidationError) -> RequestError:
+    """The refusal that says what pydantic found first."""
+    first: ErrorDetails = error.errors(include_url=False)[0]
+    if first["type"] == "json_invalid":
+        return InvalidRequest(f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
+    if not first["loc"]:
+        return InvalidRequest(first["msg"].removeprefix("Value error, "))
+    param = str(first["loc"][0])
+    param = _HTTP_NAMES.get(param, param)
+    if first["type"] == "extra_forbidden":
+        return InvalidRequest(f"unknown field {param[:80]!r}", param=param[:80])
+    if first["type"] == "missing":
+        return InvalidRequest(f"{param} is missing", param=param)
+    shown = "" if isinstance(first["input"], dict | list) else f" (given: {repr(first['input'])[:60]})"
+    return InvalidRequest(f"{param}: {first['msg'].removeprefix('Value error, ')}{shown}", param=param)
+
+
+def install(app: FastAPI) -> None:
+    """Give every error of ``app`` its shape."""
+
+    async def on_error(request: Request, error: Exception) -> JSONResponse:
+        if isinstance(error, VoxrError):
+            if status_of(error) >= 500 and not isinstance(error, Overloaded):
+                _log.error("request %s failed: %s", request.headers.get("x-request-id", "-")[:128], error)
+            return error_response(error)
+        if isinstance(error, HTTPException):
+            kind = _CALLER if error.status_code < 500 else _SERVER
+            code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+            body = error_body(f"{request.method} {request.url.path}: {error.detail}", kind, None, code)
+            return JSONResponse(body, error.status_code, error.headers)
+        # Starlette raises it again once this is sent, so Serve logs the traceback.
+        return JSONResponse(error_body("internal error", _SERVER, None, "internal_error"), 500)
+
+    for kind in (VoxrError, HTTPException, Exception):
+        app.add_exception_handler(kind, on_error)

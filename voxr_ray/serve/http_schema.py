@@ -1,0 +1,264 @@
+"""The body of ``POST /v1/audio/speech``: its fields, what they mean together, and the request they make.
+
+Pure functions; any thread. Types are checked here, the ranges of model parameters by
+:class:`~voxr_ray.messages.SynthRequest`, so that there is one place for each. Every field that is accepted has an
+effect; a combination without a meaning is refused by the name of a field in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, ValidationError
+
+from voxr_ray.audio import decode_recording, parse_audio_field, to_pcm16
+from voxr_ray.config import Settings
+from voxr_ray.errors import InvalidRequest, TooLarge, UnknownVoice
+from voxr_ray.messages import Prompt, Recording, Reference, SynthRequest
+from voxr_ray.serve.http_errors import UnknownModel, from_validation
+from voxr_ray.serve.text import compose, is_speakable
+
+DEFAULT_VOICE = "default"
+
+_MODEL_FIELDS = (
+    "cfg_value",
+    "inference_timesteps",
+    "min_len",
+    "max_len",
+    "retry_badcase",
+    "retry_badcase_max_times",
+    "retry_badcase_ratio_threshold",
+)
+
+
+class AudioFormat(StrEnum):
+    """Containers an answer can have."""
+
+    WAV = "wav"
+    PCM = "pcm"
+
+
+def _voice_name(value: Any) -> Any:
+    """``"alloy"`` and ``{"id": "alloy"}`` name the same voice."""
+    if isinstance(value, dict):
+        if set(value) != {"id"}:
+            raise ValueError('give a name or {"id": name}')
+        return value["id"]
+    return value
+
+
+class SpeechBody(BaseModel):
+    """Fields of a speech request. ``null`` means unset for all but ``input``; unknown fields are refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
+
+    input: str
+    """Text to speak. It is spoken as it stands, leading brackets included."""
+    model: str | None = None
+    """Name of the served model, as in ``/v1/models``. Unset: that one."""
+    voice: Annotated[str | None, BeforeValidator(_voice_name)] = None
+    """Name of a voice, or ``{"id": name}``. Unset or ``default``: the model's own choice."""
+    response_format: str | None = None
+    """``wav`` (default) or ``pcm`` (16-bit little-endian mono; the headers name the rate)."""
+    stream: bool | None = None
+    """Send audio while it is made. Unset: false, the whole answer at once."""
+    stream_format: str | None = None
+    """``audio``, the only one."""
+    speed: FiniteFloat | None = None
+    """1.0, the only one: the model has no notion of speed."""
+    instructions: str | None = None
+    """How to speak, in words. Never spoken; not together with a transcript."""
+    seed: int | None = None
+    """Seed of the noise, 0 to 2^63-1: equal requests with equal seeds sound equal. Unset: a drawn one."""
+    cfg_value: FiniteFloat | None = None
+    """Guidance scale, 0 to 10."""
+    inference_timesteps: int | None = None
+    """Euler steps a patch, 2 to 100."""
+    min_len: int | None = None
+    """Patch index above which a stop counts."""
+    max_len: int | None = None
+    """Most patches of a take."""
+    retry_badcase: bool | None = None
+    """Make suspiciously long takes again. Not when streaming."""
+    retry_badcase_max_times: int | None = None
+    """Most takes in all, 1 to 10. Not when streaming."""
+    retry_badcase_ratio_threshold: FiniteFloat | None = None
+    """Patches per text token from which a take counts as bad; it bounds every take."""
+    ref_audio: str | None = None
+    """Recording of a voice to imitate: base64, or a data URI."""
+    ref_text: str | None = None
+    """What ``ref_audio`` says. With it the clip is also continued from, unless ``prompt_audio`` is given."""
+    prompt_audio: str | None = None
+    """Recording to continue from: base64, or a data URI. Needs ``prompt_text``."""
+    prompt_text: str | None = None
+    """What ``prompt_audio`` says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """A checked speech request whose recordings are still files.
+
+    Attributes:
+        request: The request without recordings.
+        audio_format: Container of the answer.
+        stream: Whether the answer streams.
+        reference: File of the voice to imitate, if any.
+        prompt: File to continue from, if any. The same object as ``reference`` where one clip is both.
+        prompt_text: What ``prompt`` says.
+        prompt_param: Field that ``prompt`` came in.
+    """
+
+    request: SynthRequest
+    audio_format: AudioFormat
+    stream: bool
+    reference: bytes | None = None
+    prompt: bytes | None = None
+    prompt_text: str = ""
+    prompt_param: str = "prompt_audio"
+
+    @property
+    def has_recordings(self) -> bool:
+        """Whether :meth:`with_recordings` has work to do."""
+        return self.reference is not None or self.prompt is not None
+
+    def with_recordings(self, rate_hz: int, settings: Settings) -> SynthRequest:
+        """Decode the recordings: the complete request. Takes up to a second; not for an event loop.
+
+        Args:
+            rate_hz: The model's input rate.
+            settings: Limits on recordings.
+
+        Raises:
+            BadAudio: A file cannot be used.
+            TooLarge: A recording is too long.
+        """
+
+        def decode(data: bytes, param: str) -> np.ndarray:
+            seconds = settings.min_reference_seconds, settings.max_reference_seconds
+            samples = decode_recording(data, rate_hz, min_seconds=seconds[0], max_seconds=seconds[1], param=param)
+            return to_pcm16(samples)
+
+        reference = prompt = None
+        clip: np.ndarray | None = None
+        if self.reference is not None:
+            clip = decode(self.reference, "ref_audio")
+            reference = Reference.of_clip(clip, rate_hz)
+        if self.prompt is not None:
+            if clip is None or self.prompt is not self.reference:
+                clip = decode(self.prompt, self.prompt_param)
+            recording = Recording.of_clip(clip, rate_hz)
+            prompt = Prompt(digest=recording.digest, clip=recording.clip, text=self.prompt_text)
+        return self.request.model_copy(update={"reference": reference, "prompt": prompt})
+
+
+def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
+    """Read and check the JSON body of a speech request.
+
+    Args:
+        body: The body as it came.
+        settings: Limits, defaults and the model's name.
+        request_id: Follows the request through logs.
+
+    Raises:
+        RequestError: With the field at fault in ``param``.
+    """
+    try:
+        fields = SpeechBody.model_validate_json(body)
+    except ValidationError as error:
+        raise from_validation(error) from error
+    if fields.model is not None and fields.model != settings.served_name:
+        raise UnknownModel(
+            f"model {fields.model[:80]!r} is not served here; {settings.served_name!r} is", param="model"
+        )
+    _check_text(fields.input, "input", settings)
+    if not is_speakable(fields.input):
+        raise InvalidRequest("input holds nothing to pronounce: give at least one letter or number", param="input")
+    if fields.speed is not None and fields.speed != 1.0:
+        raise InvalidRequest(f"speed {fields.speed:g} is not supported; 1.0 is", param="speed")
+    if fields.stream_format not in (None, "audio"):
+        raise InvalidRequest(f"stream_format {fields.stream_format[:40]!r} is not supported; 'audio' is",
+                             param="stream_format")  # fmt: skip
+    _check_voice(fields.voice)
+    stream = bool(fields.stream)
+    _check_retries(fields, stream)
+    reference, prompt, prompt_text, prompt_param = _clips(fields, settings)
+    if fields.instructions is not None:
+        _check_text(fields.instructions, "instructions", settings)
+        if prompt is not None:
+            raise InvalidRequest(
+                "instructions cannot steer a continuation: leave out the transcript (ref_text or prompt_text) or them",
+                param="instructions",
+            )
+    own = {name: getattr(fields, name) for name in _MODEL_FIELDS}
+    chosen = {name: getattr(settings, name) if value is None else value for name, value in own.items()}
+    try:
+        request = SynthRequest(
+            text=compose(fields.input, fields.instructions), seed=fields.seed, request_id=request_id, **chosen
+        )
+    except ValidationError as error:
+        raise from_validation(error) from error
+    return Speech(request, _audio_format(fields), stream, reference, prompt, prompt_text, prompt_param)
+
+
+def _check_text(text: str, param: str, settings: Settings) -> None:
+    if not text.strip():
+        raise InvalidRequest(f"{param} is blank", param=param)
+    if len(text) > settings.max_input_chars:
+        raise TooLarge(
+            f"{param} has {len(text)} characters; at most {settings.max_input_chars} are accepted", param=param
+        )
+
+
+def _check_voice(voice: str | None) -> None:
+    if voice is None or voice == DEFAULT_VOICE:
+        return
+    if not voice.strip():
+        raise InvalidRequest("voice is blank", param="voice")
+    raise UnknownVoice(f"no voice is named {voice[:80]!r}; {DEFAULT_VOICE!r} is", param="voice")
+
+
+def _check_retries(fields: SpeechBody, stream: bool) -> None:
+    if stream and fields.retry_badcase:
+        raise InvalidRequest("retry_badcase needs stream = false: sent audio cannot be taken back",
+                             param="retry_badcase")  # fmt: skip
+    if fields.retry_badcase_max_times is not None and (stream or fields.retry_badcase is False):
+        raise InvalidRequest("retry_badcase_max_times has no effect without retries (stream, or retry_badcase = false)",
+                             param="retry_badcase_max_times")  # fmt: skip
+
+
+def _clips(fields: SpeechBody, settings: Settings) -> tuple[bytes | None, bytes | None, str, str]:
+    """Reference, prompt, the prompt's transcript and the prompt's field."""
+    if fields.ref_text is not None and fields.ref_audio is None:
+        raise InvalidRequest("ref_text needs ref_audio, the recording it belongs to", param="ref_text")
+    if fields.prompt_text is not None and fields.prompt_audio is None:
+        raise InvalidRequest("prompt_text needs prompt_audio, the recording it belongs to", param="prompt_text")
+    if fields.prompt_audio is not None and fields.prompt_text is None:
+        raise InvalidRequest("prompt_audio needs prompt_text, what the recording says", param="prompt_text")
+    for param in ("ref_text", "prompt_text"):
+        if (transcript := getattr(fields, param)) is not None:
+            _check_text(transcript, param, settings)
+    reference = None if fields.ref_audio is None else parse_audio_field(fields.ref_audio, "ref_audio")
+    if fields.prompt_audio is not None:
+        return (
+            reference,
+            parse_audio_field(fields.prompt_audio, "prompt_audio"),
+            fields.prompt_text or "",
+            "prompt_audio",
+        )
+    if fields.ref_text is not None:
+        return reference, reference, fields.ref_text, "ref_audio"
+    return reference, None, "", "prompt_audio"
+
+
+def _audio_format(fields: SpeechBody) -> AudioFormat:
+    wanted = AudioFormat.WAV if fields.response_format is None else fields.response_format
+    try:
+        return AudioFormat(wanted)
+    except ValueError:
+        known = ", ".join(AudioFormat)
+        raise InvalidRequest(
+            f"response_format {wanted[:40]!r} is not supported; supported are {known}", param="response_format"
+        ) from None

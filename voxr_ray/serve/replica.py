@@ -1,0 +1,130 @@
+"""The replica deployment: one model and its engine in one actor.
+
+Its methods run on the actor's event loop and never touch the model; the engine's owner thread does. Each call makes a
+reply, posts a job and listens; leaving, by cancellation or by closing a generator, frees the slot.
+
+The health check is the watchdog: Serve stops an unhealthy replica *gracefully* and would wait for the streams of a
+hung engine, so a hang found here fails them first.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable
+import numpy as np
+
+from voxr_ray.config import Settings
+from voxr_ray.engine.async_reply import AsyncReply
+from voxr_ray.engine.engine import Engine, EngineSnapshot
+from voxr_ray.engine.model import Padding, SlotModel
+from voxr_ray.engine.options import EngineOptions
+from voxr_ray.errors import EngineStopped
+from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
+from voxr_ray.serve.logs import set_up_logs
+from voxr_ray.serve.values import ReplicaInfo
+
+_log = logging.getLogger(__name__)
+
+_PIECE_SAMPLES = 2**19
+"""Samples in one piece of a whole result: 2 MiB, half of what one message holds."""
+
+
+def engine_options(settings: Settings) -> EngineOptions:
+    """The engine's share of the settings."""
+    return EngineOptions(
+        max_batch=settings.max_batch,
+        continuous_capacity=settings.continuous_capacity,
+        batch_window_s=settings.batch_window_ms / 1000,
+        max_queue=settings.max_queue,
+        stream_chunk_patches=settings.stream_chunk_patches,
+        first_chunk_patches=settings.first_chunk_patches,
+        reference_cache_bytes=settings.reference_cache_bytes,
+        pieces_per_cycle=settings.pieces_per_cycle,
+    )
+
+
+class Replica:
+    """One engine behind actor methods.
+
+    Args:
+        settings: The server's settings.
+        model_factory: Loads the model; called once, on the engine's owner thread.
+    """
+
+    def __init__(self, settings: Settings, model_factory: Callable[[], SlotModel]) -> None:
+        set_up_logs()
+        self._settings = settings
+        self._engine = Engine(model_factory, engine_options(settings))
+        self._engine.start()
+        self._info = ReplicaInfo(spec=self._engine.spec, notice=getattr(self._engine.model, "notice", None))
+        _log.info("serving %s, %d slots", settings.served_name, settings.max_batch)
+        if self._info.notice:
+            _log.warning("%s", self._info.notice)
+
+    async def info(self) -> ReplicaInfo:
+        """Facts of the model."""
+        return self._info
+
+    async def synthesize_stream(self, request: SynthRequest) -> AsyncIterator[AudioChunk]:
+        """Render and yield audio while it is made; the last chunk carries the summary.
+
+        Raises:
+            VoxrError: The request was refused, or its render failed.
+        """
+        async with AsyncReply[Summary]() as reply:
+            self._engine.submit(request, reply, stream=True)
+            async for chunk in reply:
+                yield chunk
+
+    async def synthesize_pieces(self, request: SynthRequest) -> AsyncIterator[AudioChunk]:
+        """Render to the end, bad takes replaced, then yield the result in pieces that fit a message.
+
+        Raises:
+            VoxrError: The request was refused, or its render failed.
+        """
+        async with AsyncReply[SynthResult]() as reply:
+            self._engine.submit(request, reply, stream=False)
+            result = await reply.result()
+        starts = range(0, max(1, len(result.samples)), _PIECE_SAMPLES)
+        for index, start in enumerate(starts):
+            yield AudioChunk(
+                samples=result.samples[start : start + _PIECE_SAMPLES],
+                index=index,
+                seed=result.summary.seed,
+                sample_rate_hz=result.summary.sample_rate_hz,
+                summary=result.summary if index == len(starts) - 1 else None,
+            )
+
+    async def encode_reference(self, reference: Reference) -> Reference:
+        """Encode a voice: the same reference with features instead of its clip."""
+        return Reference(digest=reference.digest, features=await self._features(reference, Padding.RIGHT))
+
+    async def encode_prompt(self, prompt: Prompt) -> Prompt:
+        """Encode a clip to continue from: the same prompt with features instead of its clip."""
+        return Prompt(digest=prompt.digest, features=await self._features(prompt, Padding.LEFT), text=prompt.text)
+
+    async def engine_record(self) -> EngineSnapshot:
+        """What the engine did so far and what it holds now."""
+        return self._engine.snapshot()
+
+    async def check_health(self) -> None:
+        """Fail if the owner thread ended, or made no progress for too long while it had work.
+
+        Raises:
+            EngineStopped: This replica has to be replaced. Its callers have been told.
+        """
+        try:
+            self._engine.check_health(self._settings.stall_timeout_s)
+        except EngineStopped as error:
+            self._engine.fail_all(error.message)
+            raise
+
+    async def _features(self, recording: Recording, padding: Padding) -> np.ndarray:
+        async with AsyncReply[np.ndarray]() as reply:
+            self._engine.encode(recording, padding, reply)
+            return await reply.result()
+
+    def __del__(self) -> None:
+        # Serve calls this once the last call has ended, or when the time for a graceful end is over.
+        if engine := getattr(self, "_engine", None):
+            engine.close()

@@ -1,0 +1,107 @@
+"""The router deployment: the HTTP ingress and the public methods for handles. Imports no torch, holds no model.
+
+Runs on the event loop of its actor. Values it takes and gives are those of :mod:`voxr_ray.messages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+from fastapi import FastAPI
+from ray.serve.handle import DeploymentHandle
+
+from voxr_ray.config import Settings
+from voxr_ray.messages import AudioChunk, Prompt, Reference, SynthRequest, SynthResult
+from voxr_ray.serve.http_schema import DEFAULT_VOICE
+from voxr_ray.serve.ingress import build_http_app
+from voxr_ray.serve.logs import set_up_logs
+from voxr_ray.serve.speech import SpeechService
+from voxr_ray.serve.transport import Replicas
+
+
+class Router:
+    """Takes requests and hands them to replicas.
+
+    Args:
+        settings: The server's settings.
+        replicas: Handle of the replica deployment.
+    """
+
+    def __init__(self, settings: Settings, replicas: DeploymentHandle[Any]) -> None:
+        set_up_logs()
+        self._speech = SpeechService(settings, Replicas(replicas))
+
+    def __serve_build_asgi_app__(self) -> FastAPI:
+        """The HTTP application; Serve asks for it after the constructor."""
+        return build_http_app(self._speech)
+
+    async def synthesize(self, request: SynthRequest) -> SynthResult:
+        """Render one utterance to the end.
+
+        Args:
+            request: Text, voice and parameters.
+
+        Returns:
+            The audio, float32 ``(samples,)``, and how it was made. It can be long: take it by reference, as handles
+            do by default.
+
+        Raises:
+            VoxrError: The request was refused, or its render failed.
+        """
+        return await self._speech.render(request)
+
+    async def synthesize_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Render one utterance and yield its audio while it is made; call with ``options(stream=True)``.
+
+        Serve does not notice a consumer that stops reading: cancel the response when you leave early.
+
+        Args:
+            request: Text, voice and parameters. Bad takes are not replaced.
+
+        Yields:
+            Chunks of float32 ``(samples,)``; the last one carries the summary.
+
+        Raises:
+            VoxrError: The request was refused, or its render failed.
+        """
+        async with aclosing(self._speech.render_stream(request)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def encode_reference(self, audio: bytes) -> Reference:
+        """Encode a recording as a voice that any replica can speak with.
+
+        Args:
+            audio: A file: wav, flac, mp3, ogg, m4a or webm.
+
+        Returns:
+            Features float32 ``(patches, patch_size, feat_dim)`` and the digest of the samples.
+
+        Raises:
+            BadAudio: The file cannot be used.
+            TooLarge: The recording is too long.
+        """
+        return await self._speech.encode_reference(audio)
+
+    async def encode_prompt(self, audio: bytes, text: str) -> Prompt:
+        """Encode a recording to continue from.
+
+        Args:
+            audio: A file: wav, flac, mp3, ogg, m4a or webm.
+            text: What it says.
+
+        Returns:
+            Features float32 ``(patches, patch_size, feat_dim)``, the digest of the samples, and the text.
+
+        Raises:
+            BadAudio: The file cannot be used.
+            TooLarge: The recording is too long.
+            InvalidRequest: The text is blank.
+        """
+        return await self._speech.encode_prompt(audio, text)
+
+    async def voices(self) -> list[str]:
+        """Names a request may use as its voice."""
+        return [DEFAULT_VOICE]

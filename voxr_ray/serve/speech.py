@@ -1,0 +1,227 @@
+"""From a speech request to its answer: what the HTTP endpoint and the router's methods share.
+
+Runs on a router's event loop. Decoding of recordings goes to two threads of its own: each job there is bounded by the
+limits on recordings, so callers who leave cannot hold them, and no other work queues behind them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+import numpy as np
+from starlette.responses import Response
+
+from voxr_ray.audio import decode_recording, pcm16_bytes, to_pcm16, wav_header
+from voxr_ray.config import Settings
+from voxr_ray.errors import EngineError, InvalidRequest, VoxrError
+from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, SynthRequest, SynthResult
+from voxr_ray.serve.http_errors import RequestTimeout
+from voxr_ray.serve.http_schema import AudioFormat, Speech, parse_speech
+from voxr_ray.serve.responses import AudioStream, StreamBroken
+from voxr_ray.serve.transport import Replicas
+from voxr_ray.serve.values import ReplicaInfo
+
+_log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+_INLINE_BYTES = 64 * 1024
+"""Bodies up to this size are parsed on the loop: the hop to a thread would cost more."""
+
+_MEDIA_TYPES = {AudioFormat.WAV: "audio/wav", AudioFormat.PCM: "audio/pcm"}
+
+
+class SpeechService:
+    """Renders speech through the replicas.
+
+    Args:
+        settings: The server's settings.
+        replicas: Where the work is done.
+    """
+
+    def __init__(self, settings: Settings, replicas: Replicas) -> None:
+        self.settings = settings
+        self._replicas = replicas
+        self._info: ReplicaInfo | None = None
+        self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode")
+
+    async def info(self) -> ReplicaInfo:
+        """Facts of the model, asked of a replica once."""
+        if self._info is None:
+            self._info = await self._replicas.call("info")
+            if self._info.notice:
+                _log.warning("model %s: %s", self.settings.served_name, self._info.notice)
+        return self._info
+
+    async def probe(self) -> None:
+        """Return if a replica answers.
+
+        Raises:
+            VoxrError: None does.
+        """
+        await self._replicas.call("info")
+
+    # ---- for handles ----
+
+    async def render(self, request: SynthRequest) -> SynthResult:
+        """Render one request to the end."""
+        chunks: list[AudioChunk] = []
+        async with aclosing(self._replicas.stream("synthesize_pieces", request)) as pieces:
+            async for piece in pieces:
+                chunks.append(piece)  # noqa: PERF401 - a comprehension would not be shorter here
+        summary = chunks[-1].summary if chunks else None
+        if summary is None:
+            raise EngineError("the replica's answer ended early")
+        samples = np.concatenate([chunk.samples for chunk in chunks])
+        if len(samples) == 0:
+            raise EngineError("the model made no audio for this text")
+        return SynthResult(samples, summary)
+
+    async def render_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Render one request and pass its chunks on; close it to leave."""
+        whole = False
+        async with aclosing(self._replicas.stream("synthesize_stream", request)) as chunks:
+            async for chunk in chunks:
+                whole = chunk.summary is not None
+                yield chunk
+        if not whole:
+            raise EngineError("the replica's answer ended early")
+
+    async def encode_reference(self, audio: bytes) -> Reference:
+        """Decode a file and encode it as a voice."""
+        recording = await self._recording(audio)
+        encoded: Reference = await self._replicas.call(
+            "encode_reference", Reference(digest=recording.digest, clip=recording.clip)
+        )
+        return encoded
+
+    async def encode_prompt(self, audio: bytes, text: str) -> Prompt:
+        """Decode a file and encode it as a clip to continue from."""
+        if not text.strip():
+            raise InvalidRequest("the transcript is blank: a prompt is continued from what it says", param="text")
+        recording = await self._recording(audio)
+        encoded: Prompt = await self._replicas.call(
+            "encode_prompt", Prompt(digest=recording.digest, clip=recording.clip, text=text)
+        )
+        return encoded
+
+    # ---- for HTTP ----
+
+    async def answer(self, body: bytes, request_id: str, deadline: float) -> Response:
+        """The answer to a speech request.
+
+        Args:
+            body: JSON body.
+            request_id: For logs.
+            deadline: Time of the event loop at which the answer must be complete.
+
+        Raises:
+            VoxrError: Nothing has been sent, and this says why.
+        """
+        try:
+            async with asyncio.timeout_at(deadline) as limit:
+                speech = await self._parse(body, request_id)
+                request = speech.request
+                if speech.has_recordings:
+                    rate_hz = (await self.info()).spec.input_sample_rate_hz
+                    request = await self._in_thread(speech.with_recordings, rate_hz, self.settings)
+                notice = (await self.info()).notice
+                if speech.stream:
+                    return await self._streamed(speech, request, notice, deadline)
+                return self._buffered(speech, await self.render(request), notice)
+        except TimeoutError as error:
+            if limit.expired():
+                raise RequestTimeout(
+                    f"nothing was ready within {self.settings.request_timeout_s:g} s, the time an answer may take"
+                ) from error
+            raise
+
+    def _buffered(self, speech: Speech, result: SynthResult, notice: str | None) -> Response:
+        summary = result.summary
+        data = pcm16_bytes(result.samples)
+        if speech.audio_format is AudioFormat.WAV:
+            data = wav_header(summary.sample_rate_hz, len(result.samples)) + data
+        headers = self._headers(summary.seed, summary.sample_rate_hz, notice)
+        headers["x-voxr-stop-reason"] = summary.stop_reason
+        headers["x-voxr-takes"] = str(summary.takes)
+        headers["x-voxr-audio-seconds"] = f"{result.audio_seconds:.3f}"
+        return Response(data, headers=headers, media_type=_MEDIA_TYPES[speech.audio_format])
+
+    async def _streamed(
+        self, speech: Speech, request: SynthRequest, notice: str | None, deadline: float
+    ) -> AudioStream:
+        """Wait for the first audio, then commit to an answer: until then a failure still has a status."""
+        chunks = self.render_stream(request)
+        try:
+            first = await anext(chunks, None)
+            while first is not None and len(first.samples) == 0:
+                first = await anext(chunks, None)
+            if first is None:
+                raise EngineError("the model made no audio for this text")
+        except BaseException:
+            await chunks.aclose()
+            raise
+        headers = self._headers(first.seed, first.sample_rate_hz, notice)
+        body = self._stream_body(speech, first, chunks, deadline)
+        return AudioStream(body, headers, _MEDIA_TYPES[speech.audio_format])
+
+    async def _stream_body(
+        self, speech: Speech, first: AudioChunk, rest: AsyncGenerator[AudioChunk, None], deadline: float
+    ) -> AsyncGenerator[bytes, None]:
+        async with aclosing(rest):
+            head = wav_header(first.sample_rate_hz, None) if speech.audio_format is AudioFormat.WAV else b""
+            yield head + pcm16_bytes(first.samples)
+            try:
+                # Timed piece by piece: a time-out may not span a yield, for it would fire into the consumer.
+                while (chunk := await _next_before(deadline, rest)) is not None:
+                    if len(chunk.samples):
+                        yield pcm16_bytes(chunk.samples)
+            except (VoxrError, TimeoutError) as error:
+                reason = str(error) or f"it took more than {self.settings.request_timeout_s:g} s"
+                _log.error("request %s broke off after its first byte: %s", speech.request.request_id, reason)
+                raise StreamBroken(reason) from error
+
+    def _headers(self, seed: int, rate_hz: int, notice: str | None) -> dict[str, str]:
+        headers = {
+            "x-voxr-model": _header_text(self.settings.served_name),
+            "x-voxr-seed": str(seed),
+            "x-voxr-sample-rate": str(rate_hz),
+            "x-voxr-channels": "1",
+            "x-voxr-encoding": "s16le",
+        }
+        if notice:
+            headers["x-voxr-notice"] = _header_text(notice)
+        return headers
+
+    async def _parse(self, body: bytes, request_id: str) -> Speech:
+        if len(body) <= _INLINE_BYTES:
+            return parse_speech(body, self.settings, request_id)
+        return await self._in_thread(parse_speech, body, self.settings, request_id)
+
+    async def _recording(self, audio: bytes) -> Recording:
+        rate_hz = (await self.info()).spec.input_sample_rate_hz
+
+        def decode() -> Recording:
+            seconds = self.settings.min_reference_seconds, self.settings.max_reference_seconds
+            samples = decode_recording(audio, rate_hz, min_seconds=seconds[0], max_seconds=seconds[1], param="audio")
+            return Recording.of_clip(to_pcm16(samples), rate_hz)
+
+        return await self._in_thread(decode)
+
+    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
+
+
+async def _next_before(deadline: float, chunks: AsyncIterator[AudioChunk]) -> AudioChunk | None:
+    async with asyncio.timeout_at(deadline):
+        return await anext(chunks, None)
+
+
+def _header_text(text: str) -> str:
+    """Text as a header can carry it."""
+    return " ".join(text.encode("ascii", "replace").decode().split())

@@ -1,0 +1,133 @@
+"""Calls from a router to the replicas: by value, cancelled when the caller leaves, with errors of this project only.
+
+This is the only module that knows how Serve moves values. Three facts shape it:
+
+- Serve does not cancel a call whose consumer goes away. Whoever starts one here ends it in ``finally``.
+- By-value messages take half the time of the object store's and their cancellation is never late, but one message
+  must stay under 4 MiB. Whole results therefore travel in pieces too.
+- A cancellation that began on the replica's side reaches the caller as ``CancelledError``, like its own.
+
+Runs on the event loop of the deployment that owns the handle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import grpc  # type: ignore[import-untyped]
+from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
+from ray.serve.exceptions import (
+    BackPressureError,
+    DeploymentUnavailableError,
+    RayServeException,
+    RequestCancelledError,
+)
+from ray.serve.handle import DeploymentHandle
+
+from voxr_ray.errors import EngineError, EngineStopped, Overloaded, VoxrError
+
+_RETRY_AFTER_S = 1.0
+_STOPPED = "the replica stopped working on this request"
+_FOREIGN = (RayError, RayServeException, grpc.aio.AioRpcError)
+"""Families of exceptions that are not this project's."""
+
+
+class Replicas:
+    """The replicas behind one handle.
+
+    Args:
+        handle: Handle of the replica deployment.
+    """
+
+    def __init__(self, handle: DeploymentHandle[Any]) -> None:
+        self._handle = handle
+        self._methods: dict[tuple[str, bool], DeploymentHandle[Any]] = {}
+
+    async def call(self, method: str, *args: Any) -> Any:
+        """Call a method of one replica and wait for its result.
+
+        Args:
+            method: Name of a coroutine method; its result must pickle to less than 4 MiB.
+            *args: Its arguments, with the same limit.
+
+        Raises:
+            VoxrError: What the method raised, or what happened on the way.
+        """
+        response = self._method(method, stream=False).remote(*args)
+        try:
+            return await response
+        except asyncio.CancelledError as error:
+            if _is_ours():
+                raise
+            raise EngineError(_STOPPED) from error
+        except _FOREIGN as error:
+            raise translate(error) from error
+        finally:
+            _leave(response)
+
+    async def stream(self, method: str, *args: Any) -> AsyncGenerator[Any, None]:
+        """Call a generator method of one replica and pass its items on.
+
+        Close the iterator (``contextlib.aclosing``) when leaving early: that cancels the call, whether it still
+        waits for a replica, for its first item, or runs.
+
+        Args:
+            method: Name of an asynchronous generator method; each item must pickle to less than 4 MiB.
+            *args: Its arguments, with the same limit.
+
+        Raises:
+            VoxrError: What the method raised, or what happened on the way.
+        """
+        response = self._method(method, stream=True).remote(*args)
+        try:
+            async for item in response:
+                yield item
+        except asyncio.CancelledError as error:
+            if _is_ours():
+                raise
+            raise EngineError(_STOPPED) from error
+        except _FOREIGN as error:
+            raise translate(error) from error
+        finally:
+            _leave(response)
+
+    def _method(self, method: str, *, stream: bool) -> Any:
+        key = (method, stream)
+        if key not in self._methods:
+            self._methods[key] = self._handle.options(method_name=method, stream=stream, _by_reference=False)
+        return self._methods[key]
+
+
+def _is_ours() -> bool:
+    """Whether a ``CancelledError`` just caught is our own: it must go on; one from the replica is a failure."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
+def _leave(response: Any) -> None:
+    """End a call, finished or not. A call that failed while being assigned raises here once more what it raised."""
+    with contextlib.suppress(*_FOREIGN):
+        response.cancel()
+
+
+def translate(error: BaseException) -> VoxrError:
+    """The error of this project that says what an exception of Ray or gRPC means to a caller."""
+    if isinstance(error, VoxrError):
+        return error
+    if isinstance(error, RayTaskError):
+        cause = error.cause
+        if isinstance(cause, VoxrError):
+            return cause
+        return EngineError(f"a replica failed: {type(cause).__name__}")
+    if isinstance(error, BackPressureError):
+        return Overloaded("too many requests are waiting for a replica", retry_after_s=_RETRY_AFTER_S)
+    if isinstance(error, RayActorError | ObjectLostError | grpc.aio.AioRpcError):
+        return EngineStopped("the replica that worked on this request was lost", retry_after_s=_RETRY_AFTER_S)
+    if isinstance(error, DeploymentUnavailableError):
+        return EngineStopped("no replica is available: the last deployment failed", retry_after_s=_RETRY_AFTER_S)
+    if isinstance(error, RequestCancelledError):
+        return EngineError(_STOPPED)
+    return EngineError(f"the call to a replica failed: {type(error).__name__}")
