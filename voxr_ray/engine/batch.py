@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from voxr_ray.engine.faults import blamed
+from voxr_ray.engine.faults import blamed, fatal
 from voxr_ray.engine.features import FeatureStore
 from voxr_ray.engine.inbox import Inbox
 from voxr_ray.engine.jobs import RenderJob
@@ -113,7 +113,8 @@ class Batch:
         slots = tuple(slot for slot, _ in rows)
         width = stepped_width(slots[-1] + 1, self._widths)
         started_s = self._clock()
-        stops = self._model.step(width, sampler)
+        with fatal("a step"):
+            stops = self._model.step(width, sampler)
         stepped_s = self._clock()
         self._record.progressed(stepped_s)
         for slot, row in rows:
@@ -210,7 +211,8 @@ class Batch:
         self._record.retaken()
 
     def _release(self, slot: int, row: Row) -> None:
-        self._model.release(slot)
+        with fatal("the release of a slot"):
+            self._model.release(slot)
         self._vacate(slot, row)
 
     def _vacate(self, slot: int, occupant: Seating | Row) -> None:

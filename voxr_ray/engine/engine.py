@@ -6,11 +6,9 @@ back through the job's reply.
 
 from __future__ import annotations
 
-import atexit
 import time
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -23,65 +21,13 @@ from voxr_ray.engine.limits import check_fits
 from voxr_ray.engine.model import ModelSpec, Padding, SlotModel
 from voxr_ray.engine.options import EngineOptions
 from voxr_ray.engine.owner import Loaded, Owner
-from voxr_ray.engine.record import Record, Snapshot
+from voxr_ray.engine.record import Record
 from voxr_ray.engine.reply import Done, Ending, Failed, Reply
+from voxr_ray.engine.ticket import EngineSnapshot, Ticket
 from voxr_ray.errors import Cancelled, EngineStopped, VoxrError
 from voxr_ray.messages import Recording, Summary, SynthRequest, SynthResult
 
 _EXIT_TIMEOUT_S = 5.0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Ticket:
-    """What is known of a render once it is accepted.
-
-    Attributes:
-        seed: Seed of its first take, after the modulus.
-        budget_patches: Most patches of one take.
-        text_tokens: Tokens of the target text.
-        seq_len: Positions of its prefix.
-    """
-
-    seed: int
-    budget_patches: int
-    text_tokens: int
-    seq_len: int
-    _job: RenderJob
-
-    @property
-    def waiting(self) -> bool:
-        """Whether it has not taken a slot yet."""
-        return self._job.place.waiting
-
-    def cancel(self) -> None:
-        """Say that the caller has left; like ``reply.cancel()``."""
-        self._job.reply.cancel()
-
-    def withdraw(self) -> bool:
-        """Take the job back if it still waits for a slot, to give it to another engine.
-
-        Returns:
-            Whether it was taken back. Its reply then ends with :class:`Cancelled`; otherwise it goes on here.
-        """
-        withdrawn = self._job.place.withdraw()
-        if withdrawn:
-            self._job.reply.cancel()
-        return withdrawn
-
-
-@dataclass(frozen=True, slots=True)
-class EngineSnapshot:
-    """An engine at a moment.
-
-    Attributes:
-        width: Its slots.
-        load: Jobs inside, counted this moment.
-        record: Counters, and the batch as the latest cycle left it.
-    """
-
-    width: int
-    load: Load
-    record: Snapshot
 
 
 class Engine:
@@ -121,8 +67,9 @@ class Engine:
         Raises:
             VoxrError: It could not: the cause as it is if it is of the project's tree, else an EngineStopped.
         """
+        # Also runs at the interpreter's exit, before it tears down what the thread uses.
+        weakref.finalize(self, _end_thread, self._inbox, self._owner)
         self._loaded = self._owner.start(timeout_s)
-        atexit.register(_close_at_exit, weakref.ref(self))
         return self
 
     @property
@@ -192,7 +139,7 @@ class Engine:
         except VoxrError as error:
             self.record.refused(error)
             raise
-        return Ticket(job.seed, job.budget_patches, plan.text_tokens, plan.seq_len, job)
+        return Ticket.of(job)
 
     def encode(self, recording: Recording, padding: Padding, reply: Reply[np.ndarray]) -> None:
         """Accept an encode, or refuse it here and now.
@@ -225,7 +172,7 @@ class Engine:
             EngineStopped: The owner thread has ended, or makes no progress.
         """
         if self._inbox.cause is not None:
-            raise EngineStopped(self._inbox.cause.message)
+            raise EngineStopped(self._inbox.cause.message) from self._inbox.cause.__cause__
         if self._loaded is None:
             return
         if not self._owner.alive:
@@ -295,8 +242,9 @@ class Engine:
                 self.record.failed(error)
 
 
-def _close_at_exit(engine: weakref.ref[Engine]) -> None:
-    """End the owner thread before the interpreter tears down what it uses; a thread that hangs is left behind."""
-    target = engine()
-    if target is not None:
-        target.close(drain=False, timeout_s=_EXIT_TIMEOUT_S)
+def _end_thread(inbox: Inbox, owner: Owner) -> None:
+    """End the owner thread of an engine that nobody closed. A thread that hangs is left behind: it is a daemon."""
+    inbox.close()
+    for job in inbox.jobs():
+        job.reply.cancel()
+    owner.join(_EXIT_TIMEOUT_S)

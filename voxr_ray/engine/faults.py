@@ -1,4 +1,4 @@
-"""Blame: turns whatever a model raises into an error that says which piece of work failed. Owner thread."""
+"""Blame: turns whatever a model raises into an error that says what failed, and for whom. Any thread."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from voxr_ray.errors import ModelError, VoxrError
+from voxr_ray.errors import EngineStopped, ModelError, VoxrError
 
 _logger = logging.getLogger(__name__)
 
@@ -28,6 +28,21 @@ def blamed(work: str) -> Iterator[None]:
     except Exception as error:
         _logger.exception("%s failed", work)
         raise ModelError(f"{work} failed: {described(error)}") from error.with_traceback(None)
+
+
+@contextmanager
+def fatal(work: str) -> Iterator[None]:
+    """Run work that all rows depend on: whatever it raises ends the engine, and names the work.
+
+    Args:
+        work: What is done, for the message: "a step".
+    """
+    try:
+        yield
+    except EngineStopped:
+        raise
+    except Exception as error:
+        raise EngineStopped(f"{work} failed: {described(error)}") from error
 
 
 def described(error: BaseException) -> str:

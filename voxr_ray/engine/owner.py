@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from voxr_ray.engine.faults import described
+from voxr_ray.engine.faults import described, fatal
 from voxr_ray.engine.inbox import Inbox
 from voxr_ray.engine.loop import Loop
 from voxr_ray.engine.model import ModelSpec, SlotModel
@@ -97,7 +97,8 @@ class Owner:
         Returns:
             Whether it has.
         """
-        if self._thread.ident is not None:
+        # An engine may be collected on its own owner thread, which cannot wait for itself.
+        if self._thread.ident is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -114,20 +115,24 @@ class Owner:
     def _run(self) -> None:
         try:
             loaded = self._load()
+            loop = Loop(loaded.model, loaded.capacity, self._options, self._inbox, self._record, self._clock)
         except BaseException as error:  # noqa: BLE001 - whatever it is, the starter waits for it
             self.stop(_fatal("the engine could not start", error))
             self._outcome = error
             self._started.set()
             return
-        loop = Loop(loaded.model, loaded.capacity, self._options, self._inbox, self._record, self._clock)
         self._outcome = loaded
         self._started.set()
         try:
             loop.run()
         except BaseException as error:
             # Whatever it is: an end of this thread that nobody is told of would leave every caller waiting.
+            # The traceback stays in the log: its frames hold the model's tensors, and the error outlives them.
             _logger.exception("the engine's loop failed")
-            self.stop(_fatal("the engine has stopped", error))
+            stopped = _fatal("the engine has stopped", error)
+            if stopped.__cause__ is not None:
+                stopped.__cause__.with_traceback(None)
+            self.stop(stopped)
         else:
             self.stop(EngineStopped("the engine is closed"))
         finally:
@@ -137,15 +142,16 @@ class Owner:
         model = self._model_factory()
         spec = model.spec
         capacity = min(self._options.continuous_capacity, spec.max_positions)
-        model.open(self._options.max_batch, capacity)
+        with fatal("opening the batch"):
+            model.open(self._options.max_batch, capacity)
         return Loaded(model, spec, capacity)
 
 
 def _fatal(what: str, error: BaseException) -> EngineStopped:
-    """The error that everybody gets. The traceback stays in the log: its frames hold the model's tensors."""
-    fatal = EngineStopped(f"{what}: {_told(error)}")
-    fatal.__cause__ = error.with_traceback(None)
-    return fatal
+    """The error that everybody gets, chained to what the model raised."""
+    stopped = EngineStopped(f"{what}: {_told(error)}")
+    stopped.__cause__ = error.__cause__ if isinstance(error, EngineStopped) and error.__cause__ else error
+    return stopped
 
 
 def _told(error: BaseException | None) -> str:
