@@ -1,0 +1,72 @@
+"""From what an operator calls a model to a folder on this machine. Needs no torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from huggingface_hub import HfApi, snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+from voxr_ray.errors import CheckpointError
+
+DEFAULT_MODEL = "default"
+"""Name of the checkpoint inside the package."""
+
+SIDE_FILES = ("config.json", "tokenizer.json", "voxr.json")
+WEIGHT_FILES = (("model.safetensors", "pytorch_model.bin"), ("audiovae.safetensors", "audiovae.pth"))
+"""Files that hold the same weights, the preferred one first."""
+
+
+def default_checkpoint() -> Path:
+    """The checkpoint that is part of the package."""
+    return Path(__file__).parent / "default"
+
+
+def resolve_checkpoint(model: str) -> Path:
+    """Find a model: the embedded one, a folder, or a repository on the Hugging Face hub.
+
+    A repository is downloaded once, with a progress bar, and found in the hub's cache from then on, with or without a
+    network.
+
+    Args:
+        model: ``default``, a folder, or ``organisation/name``.
+
+    Raises:
+        CheckpointError: There is no such folder or repository, or it cannot be downloaded.
+    """
+    if model == DEFAULT_MODEL:
+        return default_checkpoint()
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        return folder
+    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+        raise CheckpointError(
+            f"model {model!r} is no folder on this machine; give a folder with config.json, a hub id such as "
+            f"openbmb/VoxCPM2, or {DEFAULT_MODEL!r}"
+        )
+    return _download(model)
+
+
+def _download(repository: str) -> Path:
+    try:
+        present = {sibling.rfilename for sibling in HfApi().model_info(repository).siblings or []}
+    except (RepositoryNotFoundError, HFValidationError) as err:
+        raise CheckpointError(f"model {repository!r} is neither a folder here nor a repository on the hub") from err
+    except (HfHubHTTPError, OSError) as err:
+        return _cached(repository, err)
+    weights = [next((name for name in names if name in present), names[0]) for names in WEIGHT_FILES]
+    try:
+        return Path(snapshot_download(repository, allow_patterns=[*SIDE_FILES, *weights]))
+    except (HfHubHTTPError, OSError) as err:
+        raise CheckpointError(f"downloading {repository} failed: {err}") from err
+
+
+def _cached(repository: str, cause: Exception) -> Path:
+    """What was downloaded before, for machines that cannot reach the hub now."""
+    try:
+        return Path(snapshot_download(repository, local_files_only=True))
+    except (LocalEntryNotFoundError, OSError) as err:
+        raise CheckpointError(
+            f"model {repository!r} is not on this machine and the hub cannot be reached ({type(cause).__name__}); "
+            "download it elsewhere and give its folder"
+        ) from err

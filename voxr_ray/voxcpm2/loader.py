@@ -1,0 +1,67 @@
+"""From a checkpoint folder to a model that the engine can drive."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+
+from voxr_ray.errors import ConfigurationError
+from voxr_ray.voxcpm2.checkpoint import CheckpointFiles, load_network
+from voxr_ray.voxcpm2.settings import load_settings
+from voxr_ray.voxcpm2.slot_model import Pieces, VoxCPM2SlotModel
+from voxr_ray.voxcpm2.tokenizer import TextTokenizer
+
+logger = logging.getLogger(__name__)
+
+
+def load_slot_model(
+    path: str,
+    *,
+    device: str = "auto",
+    dtype: str = "auto",
+    threads: int | None = None,
+    prefill_piece_positions: int = 64,
+    encode_piece_patches: int = 2,
+) -> VoxCPM2SlotModel:
+    """Load a checkpoint for the engine. Call it on the thread that will drive the model.
+
+    Args:
+        path: A checkpoint folder.
+        device: A torch device, or ``auto``: the first CUDA device of this process, else the CPU.
+        dtype: See :func:`load_network`.
+        threads: CPU threads of this process's arithmetic; ``None`` leaves torch's own choice.
+        prefill_piece_positions: Positions of a prefill piece.
+        encode_piece_patches: Patches of an encode piece.
+
+    Raises:
+        CheckpointError: The folder is no checkpoint.
+        ConfigurationError: The device is not there.
+    """
+    if threads is not None:
+        torch.set_num_threads(threads)
+    place = _device(device)
+    folder = Path(path)
+    files = CheckpointFiles.find(folder)
+    settings = load_settings(folder)
+    network = load_network(files, dtype=dtype, device=place)
+    if settings.notice:
+        logger.warning("%s: %s", folder, settings.notice)
+    return VoxCPM2SlotModel(
+        network,
+        TextTokenizer(files.tokenizer),
+        pieces=Pieces(prefill_positions=prefill_piece_positions, encode_patches=encode_piece_patches),
+        name=settings.name or folder.name,
+        notice=settings.notice,
+    )
+
+
+def _device(device: str) -> str:
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as err:
+        raise ConfigurationError(f"device {device!r} cannot be used: {str(err).splitlines()[0]}") from err
+    return device

@@ -1,0 +1,37 @@
+"""What a checkpoint says of itself beside the official files: ``voxr.json``, optional."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from voxr_ray.errors import CheckpointError
+
+SETTINGS_FILE = "voxr.json"
+
+
+class CheckpointSettings(BaseModel):
+    """The file's content; every field may be left out."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str | None = None
+    """What the model calls itself."""
+    notice: str | None = None
+    """What its users must know, shown in the log, in ``/v1/models`` and in a response header."""
+
+
+def load_settings(folder: Path) -> CheckpointSettings:
+    """Read ``voxr.json`` of a checkpoint folder, or its defaults where there is none.
+
+    Raises:
+        CheckpointError: The file is there and wrong.
+    """
+    path = folder / SETTINGS_FILE
+    if not path.is_file():
+        return CheckpointSettings()
+    try:
+        return CheckpointSettings.model_validate_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValidationError) as err:
+        raise CheckpointError(f"{path} is wrong: {err}") from err
