@@ -14,17 +14,14 @@ from typing import Any, Literal, Self, overload
 
 import numpy as np
 
-from voxr_ray.engine.faults import blamed
 from voxr_ray.engine.inbox import Inbox, Load
-from voxr_ray.engine.jobs import EncodeJob, Job, RenderJob, budget_of, seed_of
-from voxr_ray.engine.limits import check_fits
 from voxr_ray.engine.model import ModelSpec, Padding, SlotModel
 from voxr_ray.engine.options import EngineOptions
 from voxr_ray.engine.owner import Loaded, Owner
 from voxr_ray.engine.record import Record
-from voxr_ray.engine.reply import Done, Ending, Failed, Reply
+from voxr_ray.engine.reply import Reply
 from voxr_ray.engine.ticket import EngineSnapshot, Ticket
-from voxr_ray.errors import Cancelled, EngineStopped, VoxrError
+from voxr_ray.errors import EngineStopped
 from voxr_ray.messages import Recording, Summary, SynthRequest, SynthResult
 
 _EXIT_TIMEOUT_S = 5.0
@@ -119,27 +116,7 @@ class Engine:
             Overloaded: Slots and queue are full.
             EngineStopped: The engine is closing, has stopped or has not started.
         """
-        try:
-            loaded = self._ready()
-            self._inbox.knock()
-            with blamed("the plan of a request"):
-                plan = loaded.model.plan(request)
-            check_fits(request, plan, loaded.capacity)
-            job = RenderJob(
-                request=request,
-                plan=plan,
-                budget_patches=budget_of(request, plan),
-                seed=seed_of(request),
-                stream=stream,
-                reply=reply,
-                submitted_s=self._clock(),
-                sequence=self._inbox.next_sequence(),
-            )
-            self._post(job)
-        except VoxrError as error:
-            self.record.refused(error)
-            raise
-        return Ticket.of(job)
+        return self._ready().admission.submit(request, reply, stream=stream)
 
     def encode(self, recording: Recording, padding: Padding, reply: Reply[np.ndarray]) -> None:
         """Accept an encode, or refuse it here and now.
@@ -153,12 +130,7 @@ class Engine:
             Overloaded: Too many recordings are being encoded.
             EngineStopped: The engine is closing, has stopped or has not started.
         """
-        try:
-            self._ready()
-            self._post(EncodeJob(recording, padding, reply, self._inbox.next_sequence()))
-        except VoxrError as error:
-            self.record.refused(error)
-            raise
+        self._ready().admission.encode(recording, padding, reply)
 
     def check_health(self, stall_s: float) -> None:
         """Find out whether the engine can do its work.
@@ -216,30 +188,9 @@ class Engine:
 
     def _ready(self) -> Loaded:
         if self._loaded is None:
+            self._inbox.check_open()
             raise EngineStopped("the engine has not started")
         return self._loaded
-
-    def _post(self, job: Job) -> None:
-        job.reply.bind(lambda ending: self._settle(job, ending))
-        try:
-            self._inbox.post(job)
-        except VoxrError:
-            job.reply.unbind()
-            raise
-        self.record.submitted()
-
-    def _settle(self, job: Job, ending: Ending[Any]) -> None:
-        """Close the books on a job. Called once, by whoever ends its reply."""
-        self._inbox.settle(job)
-        match ending:
-            case Done(result=SynthResult(summary=summary)) | Done(result=Summary() as summary):
-                self.record.finished(summary.stop_reason.value)
-            case Done():
-                self.record.encoded()
-            case Failed(error=Cancelled()):
-                self.record.cancelled()
-            case Failed(error=error):
-                self.record.failed(error)
 
 
 def _end_thread(inbox: Inbox, owner: Owner) -> None:

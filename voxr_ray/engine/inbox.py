@@ -82,6 +82,15 @@ class Inbox:
         with self._news:
             return bool(self._queue)
 
+    def check_open(self) -> None:
+        """Find out whether the door is open.
+
+        Raises:
+            EngineStopped: The engine is closing or has stopped.
+        """
+        with self._news:
+            self._check_door()
+
     def knock(self) -> None:
         """Find out cheaply whether a render would be refused at the door.
 

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from voxr_ray.engine.admission import Admission
 from voxr_ray.engine.faults import described, fatal
 from voxr_ray.engine.inbox import Inbox
 from voxr_ray.engine.loop import Loop
@@ -31,11 +32,13 @@ class Loaded:
         model: Of which other threads may call :meth:`SlotModel.plan` and nothing else.
         spec: Its facts.
         capacity: Positions of a slot: the option, capped by what the model can represent.
+        admission: Lets jobs in.
     """
 
     model: SlotModel
     spec: ModelSpec
     capacity: int
+    admission: Admission
 
 
 class Owner:
@@ -144,7 +147,8 @@ class Owner:
         capacity = min(self._options.continuous_capacity, spec.max_positions)
         with fatal("opening the batch"):
             model.open(self._options.max_batch, capacity)
-        return Loaded(model, spec, capacity)
+        admission = Admission(model, capacity, self._inbox, self._record, self._clock)
+        return Loaded(model, spec, capacity, admission)
 
 
 def _fatal(what: str, error: BaseException) -> EngineStopped:
