@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
+import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -11,20 +13,22 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.slot_model import FakeSlotModel, make_fake_model
-from tests.serve.server import Server
+from tests.serve.server import Server, fake_factory
 from voxr_ray.config import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def fake_factory(settings: Settings, **arguments: Any) -> FakeSlotModel:
-    """What loads the fake model in a replica; settings are those of the deployment."""
-    return make_fake_model(**arguments)
+@pytest.fixture(scope="session")
+def ray_folder() -> Iterator[Path]:
+    """Where Ray keeps sockets and logs. Short, for the sockets' sake."""
+    folder = Path(tempfile.mkdtemp(prefix="vx", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")
-def serve_url() -> Iterator[str]:
+def serve_url(ray_folder: Path) -> Iterator[str]:
     """Address of a running Serve."""
     import ray
     from ray import serve
@@ -32,7 +36,13 @@ def serve_url() -> Iterator[str]:
     # Workers import voxr_ray and tests.fakes; the raylet hands this environment on to them.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray leaves a token file in the home folder
-    ray.init(num_cpus=4, include_dashboard=False, object_store_memory=200 * 2**20, log_to_driver=False)
+    ray.init(
+        num_cpus=4,
+        include_dashboard=False,
+        object_store_memory=200 * 2**20,
+        log_to_driver=False,
+        _temp_dir=str(ray_folder),
+    )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -45,7 +55,7 @@ def serve_url() -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def deploy(serve_url: str) -> Iterator[Callable[..., Server]]:
+def deploy(serve_url: str, ray_folder: Path) -> Iterator[Callable[..., Server]]:
     """Deploy an application on the fake model: ``deploy(name, model={...}, max_batch=2)``."""
     from ray import serve
 
@@ -58,7 +68,7 @@ def deploy(serve_url: str) -> Iterator[Callable[..., Server]]:
                   "replica_options": {"num_cpus": 0.2}} | settings  # fmt: skip
         application = build_app(Settings.load(chosen, {}), partial(fake_factory, **(model or {})))
         handle = serve.run(application, name=name, route_prefix=f"/{name}")
-        servers[name] = Server(name, f"{serve_url}/{name}", handle)
+        servers[name] = Server(name, f"{serve_url}/{name}", handle, ray_folder / "session_latest" / "logs" / "serve")
         return servers[name]
 
     yield start

@@ -5,11 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
 
+from tests.fakes.slot_model import FakeSlotModel, make_fake_model
+from voxr_ray.config import Settings
+
 WAIT_S = 60.0
+
+
+def fake_factory(settings: Settings, **arguments: Any) -> FakeSlotModel:
+    """What loads the fake model in a replica. Here, because a replica has to import it."""
+    return make_fake_model(**arguments)
+
+
+def idle(snapshot: Any) -> bool:
+    """Whether an engine holds no job and no row."""
+    load, batch = snapshot.load, snapshot.record.batch
+    return bool(load.renders == load.encodes == batch.rows == batch.seatings == batch.waiting == 0)
 
 
 @dataclass
@@ -20,11 +35,13 @@ class Server:
         name: Its name in Serve.
         url: Where its HTTP surface is.
         handle: Handle of its router.
+        logs: Folder of Serve's logs.
     """
 
     name: str
     url: str
     handle: Any
+    logs: Path
 
     @property
     def replica(self) -> Any:
@@ -48,9 +65,12 @@ class Server:
 
     def wait_until_idle(self) -> Any:
         """The first snapshot without a job or a row."""
-        return self.wait_for(
-            lambda s: s.load.inside == 0 and s.record.batch.rows == 0 and s.record.batch.waiting == 0
-        )
+        return self.wait_for(idle)
+
+    def error_lines(self) -> list[str]:
+        """What the application's processes logged as errors so far."""
+        files = self.logs.glob(f"replica_{self.name}_*.log")
+        return [line for file in files for line in file.read_text().splitlines() if line.startswith("ERROR")]
 
     def speak(self, **body: Any) -> httpx.Response:
         """POST a speech request and read the whole answer."""

@@ -127,4 +127,4 @@ class Replica:
     def __del__(self) -> None:
         # Serve calls this once the last call has ended, or when the time for a graceful end is over.
         if engine := getattr(self, "_engine", None):
-            engine.close()
+            engine.close(timeout_s=self._settings.drain_s)

@@ -30,6 +30,7 @@ from ray.serve.handle import DeploymentHandle
 from voxr_ray.errors import EngineError, EngineStopped, Overloaded, VoxrError
 
 _RETRY_AFTER_S = 1.0
+_GRACE_S = 1.0
 _STOPPED = "the replica stopped working on this request"
 _FOREIGN = (RayError, RayServeException, grpc.aio.AioRpcError)
 """Families of exceptions that are not this project's."""
@@ -60,8 +61,7 @@ class Replicas:
         try:
             return await response
         except asyncio.CancelledError as error:
-            if _is_ours():
-                raise
+            await _raise_if_ours()
             raise EngineError(_STOPPED) from error
         except _FOREIGN as error:
             raise translate(error) from error
@@ -86,8 +86,7 @@ class Replicas:
             async for item in response:
                 yield item
         except asyncio.CancelledError as error:
-            if _is_ours():
-                raise
+            await _raise_if_ours()
             raise EngineError(_STOPPED) from error
         except _FOREIGN as error:
             raise translate(error) from error
@@ -101,10 +100,16 @@ class Replicas:
         return self._methods[key]
 
 
-def _is_ours() -> bool:
-    """Whether a ``CancelledError`` just caught is our own: it must go on; one from the replica is a failure."""
+async def _raise_if_ours() -> None:
+    """After a ``CancelledError``: raise it again if it is our own, return if it began at the replica.
+
+    When a caller of ours leaves, Serve cancels the calls we made for it a moment before it cancels us. So one that
+    does not look like ours gets a moment to become so.
+    """
     task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
+    await asyncio.sleep(_GRACE_S)
 
 
 def _leave(response: Any) -> None:

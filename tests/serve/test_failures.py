@@ -1,0 +1,88 @@
+"""Failures under way: a broken stream is never a clean end, time is bounded, a hung replica is replaced."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.serve.server import WAIT_S, Server
+
+LONG = "a text that would take very long to speak " * 10 + "@patches=never@"
+
+
+def read_until_broken(server: Server, text: str, **headers: str) -> int:
+    """Bytes of a stream that came before its connection broke; fails if it ended cleanly."""
+    body = {"input": text, "stream": True, "response_format": "pcm"}
+    received = 0
+    with httpx.stream("POST", f"{server.url}/v1/audio/speech", json=body, headers=headers, timeout=WAIT_S) as answer:
+        assert answer.status_code == 200
+        try:
+            for part in answer.iter_raw():
+                received += len(part)
+        except httpx.RemoteProtocolError:
+            return received
+    raise AssertionError("the stream ended as if it were complete")
+
+
+def test_a_failure_after_the_first_byte_breaks_the_connection(server: Server) -> None:
+    received = read_until_broken(server, "text @fail=decode:20@ @patches=40@", **{"x-request-id": "broken-1"})
+    assert received > 0
+    lines = [line for line in server.error_lines() if "request broken-1 broke off after its first byte" in line]
+    assert len(lines) == 1
+    server.wait_until_idle()
+
+
+@pytest.mark.parametrize("fault", ["@fail=prefill@", "@fail=decode:1@", "@audio=none@"])
+def test_a_failure_before_it_is_a_json_error(server: Server, fault: str) -> None:
+    for stream in (False, True):
+        answer = server.speak(input=f"text {fault}", stream=stream)
+        assert answer.status_code == 500
+        assert answer.json()["error"]["type"] == "server_error"
+    server.wait_until_idle()
+
+
+@pytest.fixture(scope="module")
+def hasty(deploy: Any) -> Server:
+    """One second for an answer."""
+    server: Server = deploy("hasty", model={"delays": {"step": 0.02}}, request_timeout_s=1.0, max_batch=2)
+    return server
+
+
+class TestTimeouts:
+    """Before the start a 408; after it a broken connection. The slot is free either way."""
+
+    @pytest.mark.parametrize("stream", [False, True])
+    def test_before_the_start(self, hasty: Server, stream: bool) -> None:
+        before = hasty.snapshot().record.counts.cancelled
+        answer = hasty.speak(input="slow @sleep=prefill:1.5@", stream=stream)
+        assert answer.status_code == 408
+        assert answer.json()["error"]["code"] == "timeout"
+        assert hasty.wait_until_idle().record.counts.cancelled == before + 1
+
+    def test_in_a_buffered_render(self, hasty: Server) -> None:
+        before = hasty.snapshot().record.counts.cancelled
+        assert hasty.speak(input=LONG).status_code == 408
+        assert hasty.wait_until_idle().record.counts.cancelled == before + 1
+
+    def test_in_a_stream(self, hasty: Server) -> None:
+        before = hasty.snapshot().record.counts
+        assert read_until_broken(hasty, LONG) > 0
+        after = hasty.wait_until_idle().record.counts
+        assert after.cancelled == before.cancelled + 1
+        assert after.finished == before.finished
+
+
+def test_a_hung_replica_fails_its_streams_and_is_replaced(deploy: Any) -> None:
+    server: Server = deploy("hung", stall_timeout_s=1.0, health_check_period_s=0.3, graceful_shutdown_timeout_s=0.5)
+    assert server.speak(input="fine @patches=4@").status_code == 200
+    answer = server.speak(input="now it hangs @hang=step@", stream=True)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "unavailable"
+    until = time.monotonic() + WAIT_S
+    while (answer := server.speak(input="fine again @patches=4@")).status_code != 200:
+        assert answer.status_code == 503
+        assert time.monotonic() < until, "no new replica came"
+        time.sleep(0.05)

@@ -1,0 +1,50 @@
+"""The HTTP surface over a local replica: everything but Ray."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from functools import partial
+from typing import Any
+
+import httpx
+
+from tests.fakes.slot_model import make_fake_model
+from voxr_ray.config import Settings
+from voxr_ray.serve.ingress import build_http_app
+from voxr_ray.serve.replica import Replica
+from voxr_ray.serve.speech import SpeechService
+
+
+class LocalReplicas:
+    """Stands in for :class:`voxr_ray.serve.transport.Replicas`: the calls without the actors."""
+
+    def __init__(self, replica: Replica) -> None:
+        self.replica = replica
+
+    async def call(self, method: str, *args: Any) -> Any:
+        return await getattr(self.replica, method)(*args)
+
+    async def stream(self, method: str, *args: Any) -> AsyncGenerator[Any, None]:
+        async for item in getattr(self.replica, method)(*args):
+            yield item
+
+
+class LocalServer:
+    """A replica on the fake model, and a client of its HTTP surface."""
+
+    def __init__(self, settings: dict[str, Any] | None = None, **model: Any) -> None:
+        self.settings = Settings.load({"model_name": "fake", "device": "cpu"} | (settings or {}), {})
+        self.replica = Replica(self.settings, partial(make_fake_model, **model))
+        self.service = SpeechService(self.settings, LocalReplicas(self.replica))  # type: ignore[arg-type]
+        transport = httpx.ASGITransport(build_http_app(self.service), raise_app_exceptions=False)
+        self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
+
+    async def speak(self, **body: Any) -> httpx.Response:
+        return await self.client.post("/v1/audio/speech", json=body)
+
+    async def counts(self) -> Any:
+        return (await self.replica.engine_record()).record.counts
+
+    async def close(self) -> None:
+        await self.client.aclose()
+        self.replica.__del__()
