@@ -115,7 +115,7 @@ def character_tokenizer(vocab_size: int) -> Tokenizer:
         raise SystemExit(f"{len(names)} tokens do not fit a vocabulary of {vocab_size}")
     vocab = {name: index for index, name in enumerate(names)}
     tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[], unk_token="<unk>", byte_fallback=True))  # noqa: S106
-    tokenizer.normalizer = normalizers.Replace(" ", WORD_START)
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend(WORD_START), normalizers.Replace(" ", WORD_START)])
     tokenizer.add_special_tokens([AddedToken(name, special=True) for name in special.values()])
     return tokenizer
 
