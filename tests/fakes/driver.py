@@ -122,10 +122,12 @@ class Driver:
 
     def run(self, until: Callable[[], bool] | None = None, limit: int = 10_000) -> Outlook:
         """Cycle until ``until``, or until nothing is left to do; the clock jumps over rests."""
+        if until is not None and until():
+            return Turn.GO_ON
         for _ in range(limit):
-            if until is not None and until():
-                return Turn.GO_ON
             outlook = self.loop.cycle()
+            if until is not None and until():
+                return outlook
             if isinstance(outlook, Rest) and outlook.timeout_s is not None:
                 self.now_s += outlook.timeout_s
             elif outlook is not Turn.GO_ON and until is None:
