@@ -9,7 +9,6 @@ from tests.fakes.driver import Driver, check_alone, request
 from tests.fakes.slot_model import make_fake_model
 from voxr_ray.messages import Reference
 
-
 RUNNING = request("running @patches=never@", retry_badcase=False, retry_badcase_ratio_threshold=100.0)
 """A row that is there for as long as any of these tests needs one."""
 
