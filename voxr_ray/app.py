@@ -42,8 +42,8 @@ def app(args: dict[str, Any]) -> serve.Application:
     """
     # Beyond this line the CLI and the controller handle exceptions, and each understands only its own.
     try:
-        settings = Settings.load(args, os.environ)
-        return build_app(resolve_device(settings), checkpoint_factory(settings))
+        settings = check_model(resolve_device(Settings.load(args, os.environ)))
+        return build_app(settings, load_checkpoint)
     except ConfigurationError as error:
         raise StartRefused(" ".join(error.message.split())) from error
 
@@ -80,17 +80,19 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
     return application
 
 
-def checkpoint_factory(settings: Settings) -> Callable[[Settings], SlotModel]:
-    """Check the checkpoint on this machine, without loading it, and return what loads it in a replica.
+def check_model(settings: Settings) -> Settings:
+    """Check the checkpoint on this machine, without loading it, and complete the settings by its name.
 
     Raises:
         CheckpointError: It is missing, unsafe, or does not fit its own configuration.
     """
     from voxr_ray.voxcpm2.check import check_checkpoint
     from voxr_ray.voxcpm2.hub import resolve_checkpoint
+    from voxr_ray.voxcpm2.settings import load_settings
 
-    check_checkpoint(resolve_checkpoint(settings.model))
-    return load_checkpoint
+    folder = resolve_checkpoint(settings.model)
+    check_checkpoint(folder)
+    return settings.model_copy(update={"model_name": settings.model_name or load_settings(folder).name})
 
 
 def load_checkpoint(settings: Settings) -> SlotModel:

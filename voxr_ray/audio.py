@@ -35,6 +35,7 @@ _MAX_CHANNELS = 8
 _BLOCK_FRAMES = 65_536
 _PCM_SCALE = 32_768.0
 _SILENCE_PEAK = 16 / _PCM_SCALE  # about -66 dBFS: not even a whisper survives in sixteen steps
+_ABSURD_PEAK = 1e6  # floats that loud are damage, and would overflow in the resampler
 _UNKNOWN_SIZE = 0x7FFF0000  # streaming writers put sizes from here up where they cannot know the length
 _PRIMING_FRAMES = 4_096  # lossy codecs may trim this much at both ends of what a header declares
 
@@ -74,7 +75,10 @@ def decode_recording(
         )
     if not np.isfinite(mono).all():
         raise BadAudio("the recording holds samples that are not finite numbers", param=param)
-    if np.abs(mono).max() < _SILENCE_PEAK:
+    peak = np.abs(mono).max()
+    if peak > _ABSURD_PEAK:
+        raise BadAudio(f"the recording holds samples of {peak:g}; full scale is 1", param=param)
+    if peak < _SILENCE_PEAK:
         raise BadAudio("the recording is silent", param=param)
     return _resample(mono, source_hz, rate_hz)
 
@@ -242,9 +246,9 @@ def _decode_soundfile(data: bytes, container: _Container, max_seconds: float) ->
 def _decode_ffmpeg(data: bytes, container: _Container, max_seconds: float) -> tuple[np.ndarray, int]:
     try:
         with closing(av.open(io.BytesIO(data), mode="r", format=container.ffmpeg, metadata_errors="ignore")) as source:
-            if not source.streams.audio:
-                raise BadAudio(f"the {container.name} file holds no audio")
-            stream = source.streams.audio[0]
+            stream = next(iter(source.streams.audio), None)
+            if stream is None or stream.codec_context is None:
+                raise BadAudio(f"the {container.name} file holds no audio of a known kind")
             rate_hz, channels = stream.codec_context.sample_rate, stream.codec_context.channels
             _check_format(rate_hz, channels)
             declared = 0

@@ -9,6 +9,7 @@ Everything wrong with the settings is found here, before anything is deployed, a
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 from collections.abc import Mapping
@@ -53,7 +54,8 @@ class Settings(BaseModel):
     model: Annotated[str, Field(min_length=1)] = "default"
     """Checkpoint: ``default`` (the one inside the package), a folder, or a Hugging Face id."""
     model_name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
-    """Name in ``/v1/models`` and in requests. Unset: the last part of ``model``."""
+    """Name in ``/v1/models`` and in requests. Unset: what the checkpoint calls itself, else the last part of
+    ``model``."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where replicas compute. ``auto`` looks at the machine that builds the application; a cluster file names it."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -100,9 +102,9 @@ class Settings(BaseModel):
     """Patches in the first streamed chunk: fewer make the first audio earlier."""
     reference_cache_bytes: Annotated[Count, Field(ge=0)] = 256 * 2**20
     """Bytes of encoded references a replica keeps."""
-    prefill_piece_positions: Annotated[Count, Field(ge=1, le=65_536)] = 128
+    prefill_piece_positions: Annotated[Count, Field(ge=1, le=65_536)] = 64
     """Positions of a prefix computed between two steps of running requests. Part of what fixes the samples."""
-    encode_piece_patches: Annotated[Count, Field(ge=1, le=1000)] = 4
+    encode_piece_patches: Annotated[Count, Field(ge=1, le=1000)] = 2
     """Patches of a recording encoded between two steps of running requests."""
     pieces_per_cycle: Annotated[Count, Field(ge=1, le=1000)] = 2
     """Such pieces done between two steps: more seat newcomers sooner, fewer keep the pace of running requests."""
@@ -167,11 +169,11 @@ class Settings(BaseModel):
             if variable.startswith(ENVIRONMENT_PREFIX) and text != "":
                 name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
                 if name not in cls.model_fields or variable != variable.upper():
-                    raise ConfigurationError(f"environment variable {variable} is no setting; {_known(cls)}")
+                    raise ConfigurationError(f"environment variable {variable} is no setting; {_known(cls, name)}")
                 given[name] = text
         for name, value in args.items():
             if name not in cls.model_fields:
-                raise ConfigurationError(f"{name!r} is no setting; {_known(cls)}", param=str(name))
+                raise ConfigurationError(f"{name!r} is no setting; {_known(cls, name)}", param=str(name))
             given[name] = value
         try:
             return cls.model_validate({name: _read(name, value) for name, value in given.items()})
@@ -251,8 +253,10 @@ class Settings(BaseModel):
         return self.request_timeout_s + 10.0
 
 
-def _known(cls: type[BaseModel]) -> str:
-    return "known are " + ", ".join(cls.model_fields)
+def _known(cls: type[BaseModel], name: str) -> str:
+    """What to try instead of an unknown name: the ones like it, or all."""
+    alike = difflib.get_close_matches(str(name), cls.model_fields, n=3)
+    return f"is it {' or '.join(alike)}?" if alike else "known are " + ", ".join(cls.model_fields)
 
 
 def _read(name: str, value: Any) -> Any:

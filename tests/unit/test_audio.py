@@ -186,6 +186,13 @@ def test_samples_that_are_not_finite_are_refused(bad: float) -> None:
         decode(file.getvalue())
 
 
+def test_absurdly_loud_samples_are_refused() -> None:
+    file = io.BytesIO()
+    soundfile.write(file, tone(8_000) * 1e30, 8_000, format="WAV", subtype="FLOAT")
+    with pytest.raises(BadAudio, match="full scale"):
+        decode(file.getvalue())
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Callable
+
 import numpy as np
 
 from voxr_ray.config import Settings
 from voxr_ray.engine.async_reply import AsyncReply
-from voxr_ray.engine.engine import Engine, EngineSnapshot
+from voxr_ray.engine.engine import Engine
 from voxr_ray.engine.model import Padding, SlotModel
 from voxr_ray.engine.options import EngineOptions
+from voxr_ray.engine.ticket import EngineSnapshot
 from voxr_ray.errors import EngineStopped
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
 from voxr_ray.serve.logs import set_up_logs
@@ -58,8 +60,6 @@ class Replica:
         self._engine.start()
         self._info = ReplicaInfo(spec=self._engine.spec, notice=getattr(self._engine.model, "notice", None))
         _log.info("serving %s, %d slots", settings.served_name, settings.max_batch)
-        if self._info.notice:
-            _log.warning("%s", self._info.notice)
 
     async def info(self) -> ReplicaInfo:
         """Facts of the model."""

@@ -54,8 +54,6 @@ class SpeechService:
         """Facts of the model, asked of a replica once."""
         if self._info is None:
             self._info = await self._replicas.call("info")
-            if self._info.notice:
-                _log.warning("model %s: %s", self.settings.served_name, self._info.notice)
         return self._info
 
     async def probe(self) -> None:

@@ -120,13 +120,11 @@ def _leave(response: Any) -> None:
 
 def translate(error: BaseException) -> VoxrError:
     """The error of this project that says what an exception of Ray or gRPC means to a caller."""
+    if isinstance(error, RayTaskError):  # may be an instance of its cause's class, too
+        cause = error.cause
+        return cause if isinstance(cause, VoxrError) else EngineError(f"a replica failed: {type(cause).__name__}")
     if isinstance(error, VoxrError):
         return error
-    if isinstance(error, RayTaskError):
-        cause = error.cause
-        if isinstance(cause, VoxrError):
-            return cause
-        return EngineError(f"a replica failed: {type(cause).__name__}")
     if isinstance(error, BackPressureError):
         return Overloaded("too many requests are waiting for a replica", retry_after_s=_RETRY_AFTER_S)
     if isinstance(error, RayActorError | ObjectLostError | grpc.aio.AioRpcError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import logging
 import math
 import wave
 from typing import Any
@@ -314,9 +315,12 @@ async def test_a_failure_before_the_first_audio_is_a_json_error(local: LocalServ
     assert (await local.speak(input="fine @patches=3@")).status_code == 200
 
 
-async def test_a_failure_after_it_breaks_the_stream(local: LocalServer, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failure_after_it_breaks_the_stream(
+    local: LocalServer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from voxr_ray.serve.responses import StreamBroken
 
+    monkeypatch.setattr(logging.getLogger("voxr_ray"), "propagate", True)
     local.client._transport.raise_app_exceptions = True  # type: ignore[attr-defined]
     with pytest.raises(StreamBroken, match="decode"):
         await local.client.post(

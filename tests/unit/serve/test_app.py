@@ -1,0 +1,88 @@
+"""The builder: derived options, and one line where it refuses."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from functools import partial
+from typing import Any
+
+import click
+import pytest
+from ray.serve.exceptions import RayServeException
+
+from tests.fakes.slot_model import make_fake_model
+from voxr_ray import app as app_builder
+from voxr_ray.app import StartRefused, build_app, load_checkpoint
+from voxr_ray.config import Settings
+
+
+def factory(settings: Settings, **arguments: Any) -> Any:
+    return make_fake_model(**arguments)
+
+
+def deployments(args: dict[str, Any]) -> dict[str, Any]:
+    """The options of the deployments that settings lead to, by name."""
+    application = build_app(Settings.load({"device": "cpu"} | args, {}), partial(factory))
+    router = application._bound_deployment
+    replica = router.init_args[1]._bound_deployment
+    return {router.name: router, replica.name: replica}
+
+
+def test_limits_and_times_are_derived() -> None:
+    built = deployments({"max_batch": 8, "max_queue": 4, "request_timeout_s": 60})
+    assert set(built) == {"Router", "Replica"}
+    for deployment in built.values():
+        config = deployment._deployment_config
+        assert config.graceful_shutdown_timeout_s == 70
+        assert config.max_constructor_retry_count == 1
+        assert config.max_ongoing_requests > 12
+    assert built["Router"]._deployment_config.max_ongoing_requests >= 1000
+
+
+def test_a_device_becomes_actor_options() -> None:
+    def options(**args: Any) -> dict[str, Any]:
+        chosen: dict[str, Any] = deployments(args)["Replica"].ray_actor_options
+        return {key: chosen[key] for key in ("num_cpus", "num_gpus") if key in chosen}
+
+    assert options() == {"num_cpus": 1, "num_gpus": 0}
+    assert options(threads=4) == {"num_cpus": 4, "num_gpus": 0}
+    assert options(device="cuda") == {"num_cpus": 1, "num_gpus": 1}
+    assert options(device="cuda", replica_options={"num_gpus": 0.5}) == {"num_cpus": 1, "num_gpus": 0.5}
+
+
+def test_replicas_are_fixed_or_scale() -> None:
+    assert deployments({})["Replica"].num_replicas == 1
+    assert deployments({"num_replicas": 3})["Replica"].num_replicas == 3
+    scaled = deployments({"min_replicas": 0, "max_replicas": 4, "max_batch": 8})["Replica"]
+    config = scaled._deployment_config.autoscaling_config
+    assert (config.min_replicas, config.max_replicas, config.target_ongoing_requests) == (0, 4, 6.0)
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"nonsense": "1"}, "'nonsense' is no setting"),
+        ({"max_batch": "0"}, "max_batch"),
+        ({"device": "cuda", "replica_options": '{"num_gpus": 0}'}, "reserves no GPU"),
+        ({"device": "cpu", "model": "/no/such/folder"}, "/no/such/folder"),
+    ],
+)
+def test_a_refusal_is_one_line_for_both_commands(
+    args: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("VOXR_")]:
+        monkeypatch.delenv(name)
+    with pytest.raises(StartRefused) as caught:
+        app_builder(args)
+    assert isinstance(caught.value, click.ClickException)
+    assert isinstance(caught.value, RayServeException)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_default_application_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VOXR_DEVICE", "cpu")
+    router = app_builder({})._bound_deployment
+    assert router.init_args[0].device == "cpu"
+    assert pickle.loads(pickle.dumps(load_checkpoint)) is load_checkpoint  # noqa: S301
