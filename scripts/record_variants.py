@@ -22,7 +22,7 @@ from voxcpm.model import VoxCPM2Model
 from voxcpm.model.utils import next_and_close
 
 sys.path.append(str(Path(__file__).resolve().parents[1]))
-from tests.checkpoints import VARIANTS, variant_config, write_checkpoint  # noqa: E402
+from tests.checkpoints import VARIANTS, variant_config, write_checkpoint
 
 TEXT = "One more variant."
 PATCHES = 12

@@ -14,10 +14,11 @@ from voxr_ray.engine.inbox import Inbox
 from voxr_ray.engine.loop import Loop, Outlook, Rest, Turn
 from voxr_ray.engine.model import Padding
 from voxr_ray.engine.options import EngineOptions
+from voxr_ray.engine.owner import Owner
 from voxr_ray.engine.record import Counts, Record
 from voxr_ray.engine.reply import Done, Event, Failed, Reply
 from voxr_ray.engine.ticket import Ticket
-from voxr_ray.errors import VoxrError
+from voxr_ray.errors import EngineStopped, VoxrError
 from voxr_ray.messages import AudioChunk, Recording, SynthRequest, SynthResult
 
 
@@ -138,6 +139,10 @@ class Driver:
         """Cycle until one more step is made."""
         before = self.counts.steps
         self.run(lambda: self.counts.steps > before)
+
+    def fail_all(self, reason: str) -> None:
+        """Give the engine up, as the watchdog and a fatal fault do."""
+        Owner(lambda: self.model, self.options, self.inbox, self.record, self.clock).stop(EngineStopped(reason))
 
     @property
     def counts(self) -> Counts:

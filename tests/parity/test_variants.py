@@ -30,9 +30,7 @@ def recorded(reference_data: Path) -> dict[str, np.ndarray]:
 
 @pytest.mark.parametrize("mode", ["zero_shot", "combined"])
 @pytest.mark.parametrize("name", VARIANTS)
-def test_variant(
-    tmp_path: Path, reference_data: Path, recorded: dict[str, np.ndarray], name: str, mode: str
-) -> None:
+def test_variant(tmp_path: Path, reference_data: Path, recorded: dict[str, np.ndarray], name: str, mode: str) -> None:
     model = load_slot_model(str(write_checkpoint(tmp_path / name, variant_config(name))), device="cpu")
     model.open(1, 512)
     feat, wav = recorded[f"{name}|{mode}|feat"], recorded[f"{name}|{mode}|wav"]

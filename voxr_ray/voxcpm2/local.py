@@ -90,9 +90,13 @@ class LocDiT(nn.Module):
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """The dtype this network computes in (its biases are never packed)."""
-        bias = self.in_proj.bias
-        return torch.float32 if bias is None else bias.dtype
+        """The dtype this network computes in."""
+        return self.decoder.norm.weight.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """Where the network is."""
+        return self.decoder.norm.weight.device
 
     def forward(self, noisy: Tensor, mu: Tensor, time_token: Tensor, condition: Tensor) -> Tensor:
         """Estimate the velocity.

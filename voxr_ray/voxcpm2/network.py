@@ -115,7 +115,7 @@ class VoxCPM2(nn.Module):
 
     def stop_wins(self, base_hidden: Tensor) -> Tensor:
         """Whether the stop head wins for hidden states ``(rows, hidden)``: bool ``(rows,)``."""
-        logits = self.stop_head(silu(self.stop_proj(base_hidden)))
+        logits: Tensor = self.stop_head(silu(self.stop_proj(base_hidden)))
         return logits[:, 1] > logits[:, 0]
 
     def draw(

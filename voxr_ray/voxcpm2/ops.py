@@ -48,7 +48,7 @@ class Linear(nn.Module):
         weight = self.weight
         if self._packed is not None or weight.device.type != "cpu" or weight.numel() < PACK_ELEMENTS:
             return
-        if weight.dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():
+        if weight.dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
             return
         mkldnn: Any = torch.ops.mkldnn
         # The layout depends on the batch-size hint alone, never on the rows that are multiplied later.
@@ -64,10 +64,7 @@ class Linear(nn.Module):
         least = MIN_ROWS_FLOAT32 if x.dtype == torch.float32 else MIN_ROWS_HALF
         if count < least:
             rows = F.pad(rows, (0, 0, 0, least - count))
-        if self._packed is not None:
-            out = self._packed(rows)
-        else:
-            out = F.linear(rows, self.weight, self.bias)
+        out = F.linear(rows, self.weight, self.bias) if self._packed is None else self._packed(rows)
         return out[:count].view(*x.shape[:-1], self.outputs)
 
 

@@ -95,7 +95,7 @@ class Solver(nn.Module):
         """Steps and their time tokens ``(steps, hidden)``, made once per number of steps."""
         if inference_timesteps not in self._tokens:
             steps = euler_steps(inference_timesteps)
-            device = self.estimator.cond_proj.bias.device
+            device = self.estimator.device
             times = torch.tensor([step.time for step in steps], dtype=torch.float32, device=device)
             lengths = torch.tensor([step.delta for step in steps], dtype=torch.float32, device=device)
             deltas = lengths if self.mean_mode else torch.zeros_like(lengths)

@@ -150,6 +150,7 @@ class Stack(nn.Module):
         ]
 
     def blocks(self) -> list[Layer]:
+        """The blocks, in order."""
         return list(self.layers)  # type: ignore[arg-type]
 
     def local(self, x: Tensor, keep: slice) -> Tensor:

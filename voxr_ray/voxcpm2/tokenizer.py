@@ -58,12 +58,11 @@ class TextTokenizer:
             raise CheckpointError(f"cannot read {path}: {err.strerror or err}") from err
         except Exception as err:  # tokenizers raises bare Exception for whatever it cannot parse
             raise CheckpointError(f"{path} is not a tokenizer: {err}") from err
-        vocabulary = self._tokenizer.get_vocab()
+        vocabulary: dict[str, int] = self._tokenizer.get_vocab()
         self._ids = vocabulary
         self._han_words = frozenset(token for token in vocabulary if len(token) >= 2 and _is_han(token))
         unknown = (spec.get("model") or {}).get("unk_token")
-        self._unknown = next((int(token["id"]) for token in added if token["content"] == unknown), None)
-        self._unknown = vocabulary.get(unknown, self._unknown)
+        self._unknown: int | None = vocabulary.get(str(unknown))
 
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text``, as it stands.

@@ -106,7 +106,7 @@ class DepthwiseConv(Stage):
     def run(self, x: Tensor) -> Tensor:
         """See :meth:`Stage.run`."""
         time = x.shape[1] - self.tail
-        out = self.bias
+        out: Tensor = self.bias
         for tap in range(self.kernel):
             start = tap * self.dilation
             out = torch.addcmul(out, x[:, start : start + time], self.weight[tap])
@@ -255,7 +255,7 @@ class Causal(nn.Module):
         """Run ``(rows, time, channels)`` behind ``state``; gives the output and the next state."""
         after: State = []
         for stage, tail in zip(self._stages(), state, strict=True):
-            x, tail = stage(x, tail)  # noqa: PLW2901 - the tail that was becomes the tail that is
+            x, tail = stage(x, tail)
             after.append(tail)
         return x, after
 

@@ -238,5 +238,3 @@ def _load_condition(stage: RateCondition, source: Source, name: str, config: VAE
     if stage.snake is not None and stage.pointwise is not None:
         _load_snake(stage.snake, source, f"{name}.out_layer.0")
         _load_conv(stage.pointwise, source, f"{name}.out_layer.1")
-
-

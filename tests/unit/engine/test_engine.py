@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import pickle
 import subprocess
 import sys
@@ -400,7 +401,13 @@ else:
         pass
 print("done")
 """
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONG_S)  # noqa: S603
+        done = subprocess.run(  # noqa: S603
+            [sys.executable, "-c", program],
+            capture_output=True,
+            text=True,
+            timeout=LONG_S,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        )
         assert (done.returncode, done.stdout, done.stderr) == (0, "done\n", "")
 
 
