@@ -266,7 +266,7 @@ class LoopMachine(RuleBasedStateMachine):
 deep = os.environ.get("VOXR_DEEP", "") not in ("", "0")
 TestLoopMachine = LoopMachine.TestCase
 TestLoopMachine.settings = settings(
-    max_examples=2000 if deep else 60,
+    max_examples=2000 if deep else 150,
     stateful_step_count=200 if deep else 60,
     deadline=None,
     suppress_health_check=list(HealthCheck),
