@@ -37,6 +37,7 @@ def serve_url(ray_folder: Path) -> Iterator[str]:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray leaves a token file in the home folder
     ray.init(
+        address="local",
         num_cpus=4,
         include_dashboard=False,
         object_store_memory=200 * 2**20,
@@ -55,25 +56,20 @@ def serve_url(ray_folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def deploy(serve_url: str, ray_folder: Path) -> Iterator[Callable[..., Server]]:
+def deploy(serve_url: str, ray_folder: Path) -> Callable[..., Server]:
     """Deploy an application on the fake model: ``deploy(name, model={...}, max_batch=2)``."""
     from ray import serve
 
     from voxr_ray.app import build_app
-
-    servers: dict[str, Server] = {}
 
     def start(name: str, *, model: dict[str, Any] | None = None, **settings: Any) -> Server:
         chosen = {"model_name": "fake", "device": "cpu", "graceful_shutdown_timeout_s": 2.0,
                   "replica_options": {"num_cpus": 0.2}} | settings  # fmt: skip
         application = build_app(Settings.load(chosen, {}), partial(fake_factory, **(model or {})))
         handle = serve.run(application, name=name, route_prefix=f"/{name}")
-        servers[name] = Server(name, f"{serve_url}/{name}", handle, ray_folder / "session_latest" / "logs" / "serve")
-        return servers[name]
+        return Server(name, f"{serve_url}/{name}", handle, ray_folder / "session_latest" / "logs" / "serve")
 
-    yield start
-    for name in servers:
-        serve.delete(name)
+    return start
 
 
 @pytest.fixture(scope="session")

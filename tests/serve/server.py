@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,6 +67,17 @@ class Server:
     def wait_until_idle(self) -> Any:
         """The first snapshot without a job or a row."""
         return self.wait_for(idle)
+
+    def replica_pids(self) -> list[int]:
+        """Processes of its replicas, found by the title Ray gives them."""
+        title = f"ray::ServeReplica:{self.name}:Replica".encode()
+        pids = []
+        for folder in Path("/proc").iterdir():
+            if folder.name.isdecimal():
+                with contextlib.suppress(OSError):  # it may have ended meanwhile
+                    if (folder / "cmdline").read_bytes().startswith(title):
+                        pids.append(int(folder.name))
+        return pids
 
     def error_lines(self) -> list[str]:
         """What the application's processes logged as errors so far."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from typing import Any
 
@@ -75,14 +77,42 @@ class TestTimeouts:
         assert after.finished == before.finished
 
 
-def test_a_hung_replica_fails_its_streams_and_is_replaced(deploy: Any) -> None:
-    server: Server = deploy("hung", stall_timeout_s=1.0, health_check_period_s=0.3, graceful_shutdown_timeout_s=0.5)
-    assert server.speak(input="fine @patches=4@").status_code == 200
-    answer = server.speak(input="now it hangs @hang=step@", stream=True)
-    assert answer.status_code == 503
-    assert answer.json()["error"]["code"] == "unavailable"
+@pytest.fixture(scope="module")
+def mortal(deploy: Any) -> Server:
+    """Looked after closely."""
+    server: Server = deploy(
+        "mortal",
+        model={"delays": {"step": 0.01}},
+        stall_timeout_s=1.0,
+        health_check_period_s=0.3,
+        graceful_shutdown_timeout_s=0.5,
+    )
+    return server
+
+
+def wait_for_a_new_replica(server: Server) -> None:
     until = time.monotonic() + WAIT_S
     while (answer := server.speak(input="fine again @patches=4@")).status_code != 200:
-        assert answer.status_code == 503
+        assert answer.status_code == 503, answer.text
         assert time.monotonic() < until, "no new replica came"
         time.sleep(0.05)
+
+
+def test_a_hung_replica_fails_its_streams_and_is_replaced(mortal: Server) -> None:
+    assert mortal.speak(input="fine @patches=4@").status_code == 200
+    answer = mortal.speak(input="now it hangs @hang=step@", stream=True)
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "unavailable"
+    wait_for_a_new_replica(mortal)
+
+
+def test_a_killed_replica_breaks_its_streams_and_is_replaced(mortal: Server) -> None:
+    body = {"input": LONG, "stream": True, "response_format": "pcm"}
+    with httpx.stream("POST", f"{mortal.url}/v1/audio/speech", json=body, timeout=WAIT_S) as answer:
+        parts = answer.iter_raw()
+        assert next(parts)
+        for pid in mortal.replica_pids():
+            os.kill(pid, signal.SIGKILL)
+        with pytest.raises(httpx.RemoteProtocolError):
+            list(parts)
+    wait_for_a_new_replica(mortal)

@@ -19,6 +19,7 @@ from voxr_ray.engine.async_reply import AsyncReply
 from voxr_ray.engine.engine import Engine
 from voxr_ray.engine.model import Padding, SlotModel
 from voxr_ray.engine.options import EngineOptions
+from voxr_ray.engine.record import StepRecord
 from voxr_ray.engine.ticket import EngineSnapshot
 from voxr_ray.errors import EngineStopped
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
@@ -106,6 +107,10 @@ class Replica:
     async def engine_record(self) -> EngineSnapshot:
         """What the engine did so far and what it holds now."""
         return self._engine.snapshot()
+
+    async def engine_steps(self) -> tuple[StepRecord, ...]:
+        """The latest steps, oldest first."""
+        return self._engine.record.steps()
 
     async def check_health(self) -> None:
         """Fail if the owner thread ended, or made no progress for too long while it had work.

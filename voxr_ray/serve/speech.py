@@ -1,7 +1,7 @@
 """From a speech request to its answer: what the HTTP endpoint and the router's methods share.
 
-Runs on a router's event loop. Decoding of recordings goes to two threads of its own: each job there is bounded by the
-limits on recordings, so callers who leave cannot hold them, and no other work queues behind them.
+Runs on a router's event loop. What would hold the loop up (large bodies, recordings, long answers) goes to two threads
+of its own: each job there is bounded by the limits on requests, so callers who leave cannot keep them.
 """
 
 from __future__ import annotations
@@ -32,6 +32,9 @@ T = TypeVar("T")
 
 _INLINE_BYTES = 64 * 1024
 """Bodies up to this size are parsed on the loop: the hop to a thread would cost more."""
+
+_INLINE_SAMPLES = 2**18
+"""Audio up to this length is encoded on the loop, for the same reason."""
 
 _MEDIA_TYPES = {AudioFormat.WAV: "audio/wav", AudioFormat.PCM: "audio/pcm"}
 
@@ -68,10 +71,8 @@ class SpeechService:
 
     async def render(self, request: SynthRequest) -> SynthResult:
         """Render one request to the end."""
-        chunks: list[AudioChunk] = []
         async with aclosing(self._replicas.stream("synthesize_pieces", request)) as pieces:
-            async for piece in pieces:
-                chunks.append(piece)  # noqa: PERF401 - a comprehension would not be shorter here
+            chunks: list[AudioChunk] = [piece async for piece in pieces]
         summary = chunks[-1].summary if chunks else None
         if summary is None:
             raise EngineError("the replica's answer ended early")
@@ -131,7 +132,7 @@ class SpeechService:
                 notice = (await self.info()).notice
                 if speech.stream:
                     return await self._streamed(speech, request, notice, deadline)
-                return self._buffered(speech, await self.render(request), notice)
+                return await self._buffered(speech, await self.render(request), notice)
         except TimeoutError as error:
             if limit.expired():
                 raise RequestTimeout(
@@ -139,11 +140,15 @@ class SpeechService:
                 ) from error
             raise
 
-    def _buffered(self, speech: Speech, result: SynthResult, notice: str | None) -> Response:
+    async def _buffered(self, speech: Speech, result: SynthResult, notice: str | None) -> Response:
         summary = result.summary
-        data = pcm16_bytes(result.samples)
-        if speech.audio_format is AudioFormat.WAV:
-            data = wav_header(summary.sample_rate_hz, len(result.samples)) + data
+
+        def encode() -> bytes:
+            wav = speech.audio_format is AudioFormat.WAV
+            head = wav_header(summary.sample_rate_hz, len(result.samples)) if wav else b""
+            return head + pcm16_bytes(result.samples)
+
+        data = encode() if len(result.samples) <= _INLINE_SAMPLES else await self._in_thread(encode)
         headers = self._headers(summary.seed, summary.sample_rate_hz, notice)
         headers["x-voxr-stop-reason"] = summary.stop_reason
         headers["x-voxr-takes"] = str(summary.takes)
