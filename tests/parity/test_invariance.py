@@ -27,8 +27,8 @@ from voxr_ray.messages import Prompt, Reference, SynthRequest, SynthResult
 from voxr_ray.voxcpm2.loader import load_slot_model
 
 RATE_HZ = 16_000
-PATCHES = int(os.environ.get("VOXR_TEST_PATCHES", "100"))
-SCHEDULES = int(os.environ.get("VOXR_TEST_SCHEDULES", "2"))
+PATCHES = int(os.environ.get("INVARIANCE_PATCHES", "100"))
+SCHEDULES = int(os.environ.get("INVARIANCE_SCHEDULES", "2"))
 WIDTH = 6
 
 
