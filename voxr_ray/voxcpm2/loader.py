@@ -9,6 +9,7 @@ import torch
 
 from voxr_ray.errors import ConfigurationError
 from voxr_ray.voxcpm2.checkpoint import CheckpointFiles, load_network
+from voxr_ray.voxcpm2.probe import row_dependent_operations
 from voxr_ray.voxcpm2.settings import load_settings
 from voxr_ray.voxcpm2.slot_model import Pieces, VoxCPM2SlotModel
 from voxr_ray.voxcpm2.tokenizer import TextTokenizer
@@ -46,6 +47,10 @@ def load_slot_model(
     files = CheckpointFiles.find(folder)
     settings = load_settings(folder)
     network = load_network(files, dtype=dtype, device=place)
+    if dependent := row_dependent_operations(network):
+        logger.warning(
+            "on this platform a request's samples depend on what runs beside it, because of: %s", ", ".join(dependent)
+        )
     if settings.notice:
         logger.warning("%s: %s", folder, settings.notice)
     return VoxCPM2SlotModel(

@@ -57,6 +57,11 @@ class Linear(nn.Module):
         self._packed = lambda rows: mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
         self.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
 
+    @property
+    def packed(self) -> bool:
+        """Whether the weight is packed."""
+        return self._packed is not None
+
     def forward(self, x: Tensor) -> Tensor:
         """``(..., inputs)`` to ``(..., outputs)``, same dtype."""
         rows = x.reshape(-1, self.inputs)
