@@ -333,9 +333,9 @@ class FakeSlotModel:
             time.sleep(script.sleep[op])
 
     def _patches(self, recording: Recording) -> int:
-        if recording.features is not None:
-            return len(recording.features)
-        return math.ceil(np.size(recording.clip) / self._spec.input_samples_per_patch)
+        if recording.clip is None:
+            return 0 if recording.features is None else len(recording.features)
+        return math.ceil(len(recording.clip) / self._spec.input_samples_per_patch)
 
 
 def make_fake_model(*, fail_load: str = "", load_s: float = 0.0, **arguments: Any) -> FakeSlotModel:

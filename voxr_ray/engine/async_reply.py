@@ -32,6 +32,11 @@ class AsyncReply(Reply[T]):
         self._chunks: deque[AudioChunk] = deque()
         self._ending: Ending[T] | None = None
 
+    @property
+    def pending_chunks(self) -> int:
+        """Chunks delivered and not yet taken: how far the caller is behind. Nothing here bounds it but the take."""
+        return len(self._chunks) + sum(isinstance(event, AudioChunk) for event in list(self._mail))
+
     async def result(self) -> T:
         """Wait for the terminal event.
 

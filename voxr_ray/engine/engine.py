@@ -167,7 +167,7 @@ class Engine:
 
         Args:
             drain: Let those inside finish; otherwise cancel them.
-            timeout_s: How long to wait for the end.
+            timeout_s: How long to wait for the end; ``None`` waits for ever, also for a thread that hangs.
 
         Returns:
             Whether the owner thread has ended. If not, it still ends when it can.

@@ -79,6 +79,19 @@ async def test_a_burst_wakes_the_loop_once(monkeypatch: pytest.MonkeyPatch) -> N
     assert len([each async for each in reply]) == 10
 
 
+async def test_how_far_the_caller_is_behind() -> None:
+    reply = bound()
+    for index in range(3):
+        reply.chunk(chunk(index))
+    assert reply.pending_chunks == 3
+    await anext(reply)
+    reply.chunk(chunk(3))
+    assert reply.pending_chunks == 3
+    reply.done("end")
+    assert len([each async for each in reply]) == 3
+    assert reply.pending_chunks == 0
+
+
 async def test_leaving_the_context_cancels() -> None:
     async with bound() as reply:
         assert not reply.cancelled

@@ -436,6 +436,16 @@ class TestHealth:
         reply.result(LONG_S)
         engine.check_health(10.0)
 
+    def test_long_work_that_goes_on_is_healthy(self, bench: Bench) -> None:
+        def take_time(call: Call) -> None:
+            bench.now_s += 4.0
+            engine.check_health(5.0)
+
+        engine = bench.make(hooks={"step": take_time, "decode": take_time, "prefill": take_time}).start()
+        (reply,) = submit(engine, "@patches=30@")
+        reply.result(LONG_S)
+        assert bench.now_s > 240.0
+
     def test_a_model_that_loads_is_not_a_failure(self) -> None:
         let_go = threading.Event()
         engine = Engine(lambda: let_go.wait(LONG_S) and make_fake_model())
@@ -468,8 +478,11 @@ class TestWatchdog:
         with pytest.raises(EngineStopped, match="given up"):
             engine.check_health(1e9)
         assert engine.load.renders == 0
+        work = {name: bench.model.count(name) for name in ("prefill", "step")}
         gate.opened.set()
         assert engine.close(timeout_s=LONG_S)
+        # The thread notices at the end of its cycle, and does nothing for nobody.
+        assert all(bench.model.count(name) <= count + 1 for name, count in work.items())
         assert all(reply.events == reply.endings for reply in replies)
         assert bench.model.open_works == 0
 

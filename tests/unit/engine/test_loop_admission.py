@@ -8,6 +8,7 @@ import pytest
 from tests.fakes.driver import Driver, Probe, check_alone, request
 from tests.fakes.slot_model import make_fake_model
 from voxr_ray.engine.loop import Rest, Turn
+from voxr_ray.engine.model import Padding
 from voxr_ray.errors import Overloaded
 from voxr_ray.messages import Reference, SynthRequest
 
@@ -80,6 +81,18 @@ class TestQueue:
         assert all(reply.result for reply in served)
         assert driver.counts.refused == {"Overloaded": 10}
         driver.check_idle()
+
+    def test_a_refused_encode_can_be_submitted_again(self) -> None:
+        driver = Driver(max_encode_queue=1)
+        clip = Reference.of_clip(np.arange(1, 161), 16_000)
+        driver.encode(clip)
+        reply = Probe()
+        with pytest.raises(Overloaded):
+            driver.admission.encode(clip, Padding.LEFT, reply)
+        driver.run()
+        driver.admission.encode(clip, Padding.LEFT, reply)
+        driver.run()
+        assert reply.result.shape == (1, 2, 4)
 
     def test_a_refused_reply_can_be_submitted_again(self) -> None:
         driver = Driver(max_batch=1, max_queue=0)
@@ -187,6 +200,14 @@ class TestWindow:
         assert driver.cycle() is Turn.GO_ON
         assert driver.now_s == now
         assert driver.rows == [0]
+
+    def test_rule_4_a_batch_that_opened_early_opens_again_at_once(self) -> None:
+        driver = self.make(max_batch=1)
+        driver.submit(request("a", **A))
+        held = driver.submit(request("b", **C))
+        now = driver.now_s
+        driver.run(lambda: held.ended)
+        assert driver.now_s == now
 
     def test_rule_4_the_window_comes_back_with_the_next_idle_stretch(self) -> None:
         driver = self.make()
