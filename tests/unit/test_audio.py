@@ -8,6 +8,7 @@ import struct
 import tracemalloc
 import wave
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -39,7 +40,7 @@ def with_soundfile(
 def with_ffmpeg(folder: Path, container: str, codec: str, layout: str = "mono", rate_hz: int = 48_000) -> bytes:
     path = folder / "recording.bin"
     with av.open(str(path), "w", format=container) as output:
-        stream = output.add_stream(codec, rate=rate_hz)
+        stream: Any = output.add_stream(codec, rate=rate_hz)
         stream.layout = layout
         channels = stream.codec_context.layout.nb_channels
         frame = av.AudioFrame.from_ndarray(np.stack([tone(rate_hz)] * channels), format="fltp", layout=layout)
@@ -47,8 +48,8 @@ def with_ffmpeg(folder: Path, container: str, codec: str, layout: str = "mono", 
         queue = av.AudioFifo()
         for part in av.AudioResampler(format=stream.codec_context.format, layout=layout, rate=rate_hz).resample(frame):
             queue.write(part)
-        while part := queue.read(stream.codec_context.frame_size or 1024, True):
-            output.mux(stream.encode(part))
+        while (packet := queue.read(stream.codec_context.frame_size or 1024, True)) is not None:
+            output.mux(stream.encode(packet))
         output.mux(stream.encode(None))
     return path.read_bytes()
 

@@ -147,14 +147,14 @@ def test_defaults_of_requests_are_those_of_the_messages() -> None:
 
 
 def test_the_deployment_file_is_valid() -> None:
-    import yaml
+    import yaml  # type: ignore[import-untyped]
     from ray.serve.schema import ServeDeploySchema
 
     (application,) = ServeDeploySchema.model_validate(yaml.safe_load((ROOT / "serve.yaml").read_text())).applications
     assert application.import_path == "voxr_ray:app"
     Settings.load(application.args, {})
     # What is commented out is valid too.
-    commented = {}
+    commented: dict[str, Any] = {}
     for line in (ROOT / "serve.yaml").read_text().partition("args:")[2].splitlines():
         text = line.strip().removeprefix("# ")
         if line.strip().startswith("# ") and text.split(":")[0] in Settings.model_fields:

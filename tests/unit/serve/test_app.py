@@ -23,7 +23,7 @@ def factory(settings: Settings, **arguments: Any) -> Any:
 
 def deployments(args: dict[str, Any]) -> dict[str, Any]:
     """The options of the deployments that settings lead to, by name."""
-    application = build_app(Settings.load({"device": "cpu"} | args, {}), partial(factory))
+    application: Any = build_app(Settings.load({"device": "cpu"} | args, {}), partial(factory))
     router = application._bound_deployment
     replica = router.init_args[1]._bound_deployment
     return {router.name: router, replica.name: replica}

@@ -106,7 +106,7 @@ async def test_bad_takes_are_replaced_and_counted() -> None:
     await local.close()
 
 
-MODEL_PARAMETERS = {
+MODEL_PARAMETERS: dict[str, Any] = {
     "cfg_value": 3.5,
     "inference_timesteps": 4,
     "min_len": 7,
@@ -118,7 +118,7 @@ MODEL_PARAMETERS = {
 @pytest.mark.parametrize("name", MODEL_PARAMETERS)
 async def test_every_parameter_reaches_the_engine(local: LocalServer, name: str) -> None:
     text = "something @patches=2@" if name == "min_len" else "something @patches=never@"
-    chosen = {name: MODEL_PARAMETERS[name], "max_len": 9}
+    chosen: dict[str, Any] = {name: MODEL_PARAMETERS[name], "max_len": 9}
     answer = await local.speak(input=text, seed=1, retry_badcase=False, **chosen)
     solo = render_alone(SynthRequest(text=text, seed=1, retry_badcase=False, **chosen))
     assert answer.content[44:] == pcm16_bytes(solo.samples)
