@@ -1,0 +1,1 @@
+"""Measurements; run them as modules from the repository's root."""

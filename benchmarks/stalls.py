@@ -17,6 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -131,7 +132,7 @@ def stall(work: str, steps: list[StepRecord]) -> Stall:
     medians = {width: statistics.median(times) for width, times in by_width.items()}
     gaps = [
         (after.started_s - before.started_s, medians[max(before.width, after.width)])
-        for before, after in zip(steps, steps[1:], strict=False)
+        for before, after in pairwise(steps)
     ]
     worst, median = max(gaps, key=lambda gap: gap[0] / gap[1])
     return Stall(work, len(steps), sum(s.pieces for s in steps), median * 1e3, worst * 1e3, worst / median)

@@ -1,6 +1,6 @@
 """Send the README's first request to a server that may still be starting, and check the WAV that comes back.
 
-    python scripts/first_request.py hello.wav
+python scripts/first_request.py hello.wav
 """
 
 from __future__ import annotations

@@ -114,9 +114,7 @@ def consume(running: Engine, request: SynthRequest, *, stream: bool, leave_after
 
 
 @pytest.mark.usefixtures("threads")
-def test_every_survivor_equals_its_solo_render(
-    reference_data: Path, requests: list[SynthRequest], dtype: str
-) -> None:
+def test_every_survivor_equals_its_solo_render(reference_data: Path, requests: list[SynthRequest], dtype: str) -> None:
     expected = solo(reference_data, dtype, requests)
     for schedule in range(SCHEDULES):
         rng = random.Random(f"{dtype} {schedule}")

@@ -11,6 +11,7 @@ import io
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +156,7 @@ def test_two_samplers_share_a_replica(golden: Server) -> None:
     assert samplers == {4, 8}
     assert max(len(step.slots) for step in steps) > 1, "rows of one sampler never shared a step"
     assert max(step.held for step in steps) > 0, "the other sampler was never held"
-    changes = sum(one.sampler != other.sampler for one, other in zip(steps, steps[1:], strict=False))
+    changes = sum(one.sampler != other.sampler for one, other in pairwise(steps))
     assert changes <= 4, "the batch flipped between samplers"
 
 

@@ -47,9 +47,11 @@ def _operations(
     seen: set[tuple[object, ...]] = set()
     for name, module in network.named_modules():
         if isinstance(module, Linear):
-            size, key = module.inputs, (Linear, module.inputs, module.outputs, module.packed)
+            size = module.inputs
+            key: tuple[object, ...] = (Linear, module.inputs, module.outputs, module.packed)
         elif isinstance(module, RMSNorm):
-            size, key = module.weight.numel(), (RMSNorm, module.weight.numel())
+            size = module.weight.numel()
+            key = (RMSNorm, size)
         else:
             continue
         if key not in seen:
@@ -58,8 +60,10 @@ def _operations(
             yield f"{type(module).__name__} {name}", module, draw(ROWS, size, dtype=dtype)
     config = network.config.lm_config
     yield "silu", silu, draw(ROWS, config.intermediate_size, dtype=network.dtype)
-    yield "attention", _attention(network, draw), draw(
-        ROWS, config.num_attention_heads * config.head_dim, dtype=torch.float32
+    yield (
+        "attention",
+        _attention(network, draw),
+        draw(ROWS, config.num_attention_heads * config.head_dim, dtype=torch.float32),
     )
     yield "decoder", _decoder(network), draw(ROWS, 2 * network.config.feat_dim, dtype=torch.float32)
 
@@ -76,8 +80,8 @@ def _attention(network: VoxCPM2, draw: Callable[..., Tensor]) -> Callable[[Tenso
         mask = torch.where(torch.arange(length, device=query.device) > 50, -torch.inf, 0.0)
         grouped = query.view(rows, config.num_key_value_heads, -1, config.head_dim)
         # All rows read the same lane, since the rows that are left out would shift the others.
-        lanes = (tensor[:1, :, :length].expand(rows, -1, -1, -1) for tensor in (key, value))
-        return attend(grouped, *lanes, mask).reshape(rows, -1)
+        lane_key, lane_value = (tensor[:1, :, :length].expand(rows, -1, -1, -1) for tensor in (key, value))
+        return attend(grouped, lane_key, lane_value, mask).reshape(rows, -1)
 
     return operation
 
