@@ -75,10 +75,13 @@ class Tensors:
     previous: Tensor
     decoder_state: State
 
-    def each(self) -> list[Tensor]:
-        """Every tensor, in a fixed order; the first axis is the lane."""
-        caches = [tensor for layer in self.base_cache + self.residual_cache for tensor in (layer.key, layer.value)]
-        return [*caches, self.base_hidden, self.residual_hidden, self.previous, *self.decoder_state]
+    def caches(self) -> list[Tensor]:
+        """All keys and values: ``(lanes, kv_heads, positions, head_dim)`` each."""
+        return [tensor for layer in self.base_cache + self.residual_cache for tensor in (layer.key, layer.value)]
+
+    def others(self) -> list[Tensor]:
+        """Every other tensor; the first axis is the lane."""
+        return [self.base_hidden, self.residual_hidden, self.previous, *self.decoder_state]
 
 
 class Lanes:
@@ -131,12 +134,10 @@ class Lanes:
         zero times a NaN that a broken take left behind would reach the next occupant.
         """
         seat = self.seats.pop(slot)
-        caches = len(self.tensors.base_cache) + len(self.tensors.residual_cache)
-        for index, tensor in enumerate(self.tensors.each()):
-            if index < 2 * caches:
-                tensor[slot, :, : seat.position].zero_()
-            else:
-                tensor[slot].zero_()
+        for cache in self.tensors.caches():
+            cache[slot, :, : seat.position].zero_()
+        for tensor in self.tensors.others():
+            tensor[slot].zero_()
 
     def noise(self, width: int) -> Tensor:
         """The next noise of every lane below ``width``: float32 ``(width, patch_size, feat_dim)``, zero if free."""
@@ -182,10 +183,16 @@ class Lanes:
             self.seats[slot].pending.clear()
 
     def _widen(self, rows: int) -> None:
-        """Grow to the next power of two that holds ``rows``. All is allocated before anything changes."""
+        """Grow to the next power of two that holds ``rows``. All is allocated before anything changes.
+
+        Of the caches only what is in use is copied: a lane is mostly room.
+        """
         target = min(self.width, 1 << (rows - 1).bit_length())
         wider = self._allocate(target)
-        for new, old in zip(wider.each(), self.tensors.each(), strict=True):
+        used = max((seat.position for seat in self.seats.values()), default=0)
+        for new, old in zip(wider.caches(), self.tensors.caches(), strict=True):
+            new[: self.rows, :, :used] = old[:, :, :used]
+        for new, old in zip(wider.others(), self.tensors.others(), strict=True):
             new[: self.rows] = old
         self.tensors, self.rows = wider, target
 

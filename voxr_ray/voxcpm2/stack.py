@@ -10,6 +10,7 @@ Projections that read the same input are fused (query, key and value; gate and u
 from __future__ import annotations
 
 import math
+import mmap
 from dataclasses import dataclass
 
 import torch
@@ -29,6 +30,18 @@ class LayerCache:
 
     key: Tensor
     value: Tensor
+
+
+def lazy_zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Zeros whose memory, on a CPU, is first touched when it is first used.
+
+    torch writes its zeros at once, and numpy asks for huge pages, each of which the system clears whole at the first
+    touch: for the lanes of a batch either takes seconds, and whoever is running waits. Pages of an anonymous map are
+    zero, and small.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return torch.frombuffer(mmap.mmap(-1, math.prod(shape) * dtype.itemsize), dtype=dtype).view(shape)
 
 
 class Rope(nn.Module):
@@ -145,7 +158,7 @@ class Stack(nn.Module):
         """Zeroed caches, one per layer. Zeros matter: attention multiplies masked positions by zero, not by NaN."""
         shape = (rows, self.config.num_key_value_heads, positions, self.config.head_dim)
         return [
-            LayerCache(torch.zeros(shape, dtype=dtype, device=device), torch.zeros(shape, dtype=dtype, device=device))
+            LayerCache(lazy_zeros(shape, dtype=dtype, device=device), lazy_zeros(shape, dtype=dtype, device=device))
             for _ in self.layers
         ]
 

@@ -154,7 +154,8 @@ def test_nothing_survives_a_release(model: VoxCPM2SlotModel) -> None:
     for layer in model.lanes.tensors.base_cache:
         layer.value[0, :, model.lanes.seats[0].position - 1] = torch.nan
     model.release(0)
-    assert all(not tensor[0].any() for tensor in model.lanes.tensors.each())
+    tensors = model.lanes.tensors
+    assert all(not tensor[0].any() for tensor in tensors.caches() + tensors.others())
     assert np.array_equal(render(model, wanted, 2).samples, fresh.samples)
 
 
