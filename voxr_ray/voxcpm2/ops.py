@@ -21,6 +21,9 @@ MIN_ROWS_FLOAT32 = 4
 MIN_ROWS_HALF = 8
 """Matrix products of fewer rows take other kernels with another summation order, so they are padded to this many."""
 
+BLOCK_ROWS = 64
+"""Rows of every matrix product on a GPU, where the kernel is chosen by the number of rows at every size."""
+
 PACK_ELEMENTS = 64 * 1024
 """Weights of at least this many elements are packed for oneDNN; for smaller ones the call itself costs more."""
 
@@ -66,11 +69,27 @@ class Linear(nn.Module):
         """``(..., inputs)`` to ``(..., outputs)``, same dtype."""
         rows = x.reshape(-1, self.inputs)
         count = rows.shape[0]
-        least = MIN_ROWS_FLOAT32 if x.dtype == torch.float32 else MIN_ROWS_HALF
-        if count < least:
-            rows = F.pad(rows, (0, 0, 0, least - count))
-        out = F.linear(rows, self.weight, self.bias) if self._packed is None else self._packed(rows)
+        if x.device.type == "cuda":
+            out = self.multiply_in_blocks(rows, BLOCK_ROWS)
+        else:
+            least = MIN_ROWS_FLOAT32 if x.dtype == torch.float32 else MIN_ROWS_HALF
+            out = self._multiply(F.pad(rows, (0, 0, 0, least - count)) if count < least else rows)
         return out[:count].view(*x.shape[:-1], self.outputs)
+
+    def multiply_in_blocks(self, rows: Tensor, block: int) -> Tensor:
+        """The product of ``rows`` ``(count, inputs)`` in matrix products of exactly ``block`` rows each.
+
+        For libraries that choose a kernel, and with it an order of summation, by the shape of the product.
+
+        Returns:
+            ``(count rounded up to a multiple of block, outputs)``.
+        """
+        padded = F.pad(rows, (0, 0, 0, -rows.shape[0] % block))
+        parts = [self._multiply(part) for part in padded.split(block)]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _multiply(self, rows: Tensor) -> Tensor:
+        return F.linear(rows, self.weight, self.bias) if self._packed is None else self._packed(rows)
 
 
 class RMSNorm(nn.Module):
