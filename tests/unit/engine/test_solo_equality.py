@@ -52,7 +52,7 @@ def test_b1_thirty_two_texts_rendered_together_equal_their_solo_renders() -> Non
 @pytest.mark.parametrize("seed", range(6))
 def test_b2_random_schedules_leave_every_survivor_equal_and_nothing_behind(seed: int) -> None:
     """Hundreds of joins, finishes, cancels, refusals and faults."""
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     driver = Driver(make_fake_model(**FAST), max_batch=rng.choice([1, 3, 8]), max_queue=10, pieces_per_cycle=2)
     sent: list[tuple[Probe, SynthRequest, bool]] = []
     for index in range(150):
@@ -105,7 +105,7 @@ async def test_f1_streams_at_concurrency_eight_equal_buffered_renders() -> None:
 
 async def test_v1_four_hundred_callers_who_leave_at_random_moments() -> None:
     """Before the first chunk, after two, while queued, by an exception or by cancellation of their task."""
-    rng = random.Random(5)  # noqa: S311
+    rng = random.Random(5)
     with Engine(lambda: make_fake_model(**FAST), EngineOptions(max_batch=8, max_queue=500)) as engine:
         stay = [request(f"stay {index} @patches=9@", seed=index) for index in range(20)]
         staying = [asyncio.create_task(collect(engine, each)) for each in stay]
@@ -123,7 +123,9 @@ async def test_v1_four_hundred_callers_who_leave_at_random_moments() -> None:
         for each in fresh:
             check_alone(await collect(engine, each), each, stream=True, **FAST)
     counts = engine.snapshot().record.counts
-    assert counts.submitted - counts.cancelled == counts.finished["stop"]
+    # Who left may have had all audio by then.
+    assert counts.submitted == counts.cancelled + sum(counts.finished.values())
+    assert counts.finished["stop"] == 30
     assert counts.failed == {}
     model = engine.model
     assert model.seated_slots == []  # type: ignore[attr-defined]
