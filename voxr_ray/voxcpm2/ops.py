@@ -85,7 +85,7 @@ class Linear(nn.Module):
             ``(count rounded up to a multiple of block, outputs)``.
         """
         padded = F.pad(rows, (0, 0, 0, -rows.shape[0] % block))
-        parts = [self._multiply(part) for part in padded.split(block)]
+        parts = [self._multiply(part) for part in torch.split(padded, block)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _multiply(self, rows: Tensor) -> Tensor:
