@@ -1,6 +1,6 @@
 """The loop under arbitrary schedules: hypothesis drives it cycle by cycle and checks what must always hold.
 
-``VOXR_DEEP=1`` runs many more and longer schedules.
+``DEEP_SCHEDULES=1`` runs many more and longer schedules.
 """
 
 from __future__ import annotations
@@ -275,7 +275,7 @@ class LoopMachine(RuleBasedStateMachine):
             assert got.tobytes() == whole[: len(got)].tobytes()
 
 
-deep = os.environ.get("VOXR_DEEP", "") not in ("", "0")
+deep = os.environ.get("DEEP_SCHEDULES", "") not in ("", "0")
 TestLoopMachine = LoopMachine.TestCase
 TestLoopMachine.settings = settings(
     max_examples=2000 if deep else 150,
