@@ -1,0 +1,124 @@
+"""Training of everything but the AudioVAE.
+
+It starts on the shards that are there and takes in more as they come, short sequences first: with those the network
+finds out that speech follows text, which the longer ones then only stretch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from training.files import read_state, write_state
+from training.lexicon import load
+from training.schedule import Average, learning_rate
+from training.sequences import Corpus
+from training.settings import LATENT_DIM, PATCH_SIZE
+from training.student import Helpers, losses, new_network
+
+WEIGHTS = {"flow": 1.0, "stop": 0.2, "phone": 0.3, "sound": 0.5}
+SAVE_EVERY = 100
+CURRICULUM = 0.3
+"""Share of the training in which the longest sequence grows from :data:`SHORTEST` to :data:`LONGEST` patches."""
+
+SHORTEST, LONGEST = 6, 40
+FEW_DRAWN = 0.6
+"""Share of the training in which flow matching looks at a part of the patches only: hidden states come first."""
+
+
+def train(
+    work: Path, *, steps: int, positions: int, rate: float, seed: int, until: float | None, half: bool = False
+) -> None:
+    """Train, going on from the checkpoint ``lm.pt``.
+
+    Args:
+        work: Folder of everything that training writes.
+        steps: Steps in all.
+        positions: Positions of a batch, with padding.
+        rate: Highest learning rate.
+        seed: Of weights and data.
+        until: Unix time at which the schedule must have come to its end, whatever ``steps`` says.
+        half: Whether matrix products run in bfloat16: faster where the processor multiplies matrices of it (AMX).
+    """
+    path = work / "lm.pt"
+    network = new_network(seed)
+    helpers = Helpers(network.config.lm_config.hidden_size, PATCH_SIZE, LATENT_DIM)
+    parameters = [*network.parameters(), *helpers.parameters()]
+    decayed = [tensor for tensor in parameters if tensor.dim() > 1]
+    plain = [tensor for tensor in parameters if tensor.dim() <= 1]
+    optimizer = torch.optim.AdamW(
+        [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}], lr=rate, betas=(0.9, 0.98)
+    )
+    average = Average(network, 0.998)
+    done, progress = 0, 0.0
+    if (state := read_state(path)) is not None:
+        network.load_state_dict(state["weights"])
+        helpers.load_state_dict(state["helpers"])
+        optimizer.load_state_dict(state["optimizer"])
+        average.weights = state["average"]
+        done, progress = state["done"], state["progress"]
+    generator = torch.Generator().manual_seed(seed + done)
+    corpus = Corpus(work, load(work), seed + done)
+    started, shown = time.time(), dict.fromkeys(WEIGHTS, 0.0)
+    begun, first = progress, done
+    with tqdm(total=100.0, initial=100 * progress, desc="lm", unit="%", bar_format="{l_bar}{bar}{postfix}") as bar:
+        while progress < 1.0:
+            for group in optimizer.param_groups:
+                group["lr"] = learning_rate(progress, rate, warm_up=0.03)
+            longest = round(SHORTEST + (LONGEST - SHORTEST) * min(1.0, progress / CURRICULUM))
+            batch = corpus.batch(positions, longest)
+            count = len(batch.targets)
+            drawn = min(count, max(48, int(0.3 * count))) if progress < FEW_DRAWN else count
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
+                parts = losses(network, helpers, batch, generator, drawn=drawn)
+            loss = torch.stack([WEIGHTS[name] * part for name, part in parts.items()]).sum()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            done += 1
+            average.update(network, done)
+            keep = 0.98 if done - first > 20 else 0.7
+            shown = {name: keep * shown[name] + (1 - keep) * part.item() for name, part in parts.items()}
+            if until is None:
+                progress = done / steps
+            else:
+                progress = begun + (1.0 - begun) * (time.time() - started) / max(1e-9, until - started)
+            said = " ".join(f"{name} {value:.3f}" for name, value in shown.items())
+            bar.set_postfix_str(
+                f"step {done} {said} of {len(corpus.utterances)}, {(time.time() - started) / 60:.1f} min"
+            )
+            bar.update(100 * min(1.0, progress) - bar.n)
+            if done % SAVE_EVERY == 0 or progress >= 1.0:
+                corpus.refresh()
+                saved = {"weights": network.state_dict(), "average": average.weights, "done": done}
+                saved |= {"helpers": helpers.state_dict(), "optimizer": optimizer.state_dict(), "progress": progress}
+                write_state(path, saved)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--work", type=Path, required=True, help="folder of everything that training writes")
+    parser.add_argument("--steps", type=int, default=4_000)
+    parser.add_argument("--positions", type=int, default=1_000)
+    parser.add_argument("--rate", type=float, default=1.5e-3)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, help="end by then, with the schedule shortened to fit")
+    parser.add_argument("--bfloat16", action="store_true", help="matrix products in bfloat16, for processors with AMX")
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    limit = None if given.minutes is None else time.time() + 60 * given.minutes
+    train(
+        given.work,
+        steps=given.steps,
+        positions=given.positions,
+        rate=given.rate,
+        seed=given.seed,
+        until=limit,
+        half=given.bfloat16,
+    )
