@@ -1,4 +1,4 @@
-"""The network that is trained: its ``config.json``."""
+"""The network that is trained: its ``config.json``, and what ``voxr.json`` says of it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,14 @@ LATENT_DIM = 48
 PATCH_SIZE = 4
 HEAD_DIM = 64
 VOCABULARY = 512
+
+NAME = "voxr"
+NOTICE = (
+    "the embedded default voice is a small demonstration model trained on synthetic speech: English, short sentences, "
+    "not for production"
+)
+DEFAULTS = {"cfg_value": 3.0, "retry_badcase_ratio_threshold": 1.5}
+"""Guidance that this model speaks best with; it never needs one patch and a half a token, so such a take is bad."""
 
 CONFIG: dict[str, Any] = {
     "architecture": "voxcpm2",

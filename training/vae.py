@@ -27,7 +27,7 @@ from training.schedule import Average, learning_rate
 from training.settings import CONFIG
 from voxr_ray.voxcpm2.config import ModelConfig
 from voxr_ray.voxcpm2.ops import Linear
-from voxr_ray.voxcpm2.vae import AudioVAE, Causal, DepthwiseConv, ResidualUnit
+from voxr_ray.voxcpm2.vae import AudioVAE, Causal, DepthwiseConv, ResidualUnit, Upsample
 
 Run: TypeAlias = Callable[[Tensor], Tensor]
 
@@ -119,6 +119,15 @@ def encoder_loss(encode: Run, audio: Tensor, latents: Tensor) -> Tensor:
     return F.mse_loss(encode(audio)[:, CONTEXT:], latents[:, CONTEXT:])
 
 
+@torch.no_grad()
+def tie_biases(part: Causal) -> None:
+    """Give all frames that an upsampling makes of one the same bias, as a transposed convolution has it."""
+    for stage in part.stages:
+        if isinstance(stage, Upsample) and stage.linear.bias is not None:
+            bias = stage.linear.bias.view(stage.stride, stage.outputs)
+            bias.copy_(bias.mean(dim=0).expand_as(bias))
+
+
 def runner(vae: AudioVAE, half: str, *, compiled: bool) -> Run:
     """One half as a function of a batch. Compiled it is four times as fast, after a minute or two of compilation."""
 
@@ -159,6 +168,7 @@ def train(
         average.weights = state["average"]
         optimizer.load_state_dict(state["optimizer"])
         done = state["done"]
+        tie_biases(part)
     run = runner(vae, half, compiled=compiled)
     segments = Segments(work, seed + done)
     started, progress, shown = time.time(), done / steps, None
@@ -172,6 +182,7 @@ def train(
             loss.backward()  # type: ignore[no-untyped-call]
             nn.utils.clip_grad_norm_(part.parameters(), 5.0)
             optimizer.step()
+            tie_biases(part)
             done += 1
             average.update(part, done)
             spent = time.time() - started

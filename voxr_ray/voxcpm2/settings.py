@@ -4,11 +4,30 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
 
 from voxr_ray.errors import CheckpointError
 
 SETTINGS_FILE = "voxr.json"
+
+
+class RequestDefaults(BaseModel):
+    """Values that a request gets where it says nothing; ``None`` leaves the program's own default.
+
+    A model has a guidance and a speaking rate at which it does best, so they belong to the checkpoint. The limits are
+    those of :class:`~voxr_ray.messages.SynthRequest`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    cfg_value: Annotated[float, Field(ge=0.0, le=10.0, allow_inf_nan=False)] | None = None
+    """Classifier-free guidance scale."""
+    inference_timesteps: Annotated[StrictInt, Field(ge=2, le=100)] | None = None
+    """Euler steps a patch."""
+    retry_badcase_ratio_threshold: Annotated[float, Field(gt=0.0, le=100.0, allow_inf_nan=False)] | None = None
+    """Patches per text token from which a take counts as bad."""
 
 
 class CheckpointSettings(BaseModel):
@@ -20,6 +39,8 @@ class CheckpointSettings(BaseModel):
     """What the model calls itself."""
     notice: str | None = None
     """What its users must know, shown in the log, in ``/v1/models`` and in a response header."""
+    defaults: RequestDefaults = RequestDefaults()
+    """What a request gets where it says nothing."""
 
 
 def load_settings(folder: Path) -> CheckpointSettings:
