@@ -21,9 +21,9 @@ from training.sequences import Corpus
 from training.settings import LATENT_DIM, PATCH_SIZE
 from training.student import Helpers, losses, new_network
 
-WEIGHTS = {"flow": 1.0, "stop": 0.2, "phone": 0.3, "sound": 0.5}
+WEIGHTS = {"flow": 1.0, "stop": 0.2, "phone": 0.3, "sound": 0.5, "place": 0.3}
 SAVE_EVERY = 100
-CURRICULUM = 0.3
+CURRICULUM = 0.4
 """Share of the training in which the longest sequence grows from :data:`SHORTEST` to :data:`LONGEST` patches."""
 
 SHORTEST, LONGEST = 6, 40

@@ -15,15 +15,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from training.align import align
 from training.latents import split
-from training.lexicon import WORD_START, pronounce, symbol_ids
+from training.lexicon import pronounce, symbol_ids
 from training.settings import LATENT_DIM, PATCH_SIZE
 from voxr_ray.voxcpm2.sequence import AUDIO_START, REFERENCE_END, REFERENCE_START
 
-REFERENCE_PATCHES = (5, 20)
+REFERENCE_PATCHES = (3, 20)
 SPELLED = 0.05
 """Words left in letters, so that what the lexicon lacks can be said as well."""
 
+PLAIN, CONTINUED = 0.6, 0.84
+"""Below the first: no reference, if it is the first speaker. From the second: a prompt. Between: a reference."""
+
+JOINTS = (" ", ". ", ". ", ".")
 ENDINGS = ("", "", "", ".", ".", "?")
 
 
@@ -49,7 +54,7 @@ class Item:
     """One sequence: what stands at each position, and which patches are to be learned.
 
     ``conditions[i]`` is the position whose hidden state draws patch ``targets[i]`` (an index into ``patches``), behind
-    patch ``previous[i]`` (-1: none).
+    patch ``previous[i]`` (-1: none). ``spoken[i]`` has the positions of the tokens that its frames say.
     """
 
     token_ids: list[int] = field(default_factory=list)
@@ -60,13 +65,22 @@ class Item:
     targets: list[int] = field(default_factory=list)
     previous: list[int] = field(default_factory=list)
     stops: list[bool] = field(default_factory=list)
+    spoken: list[np.ndarray] = field(default_factory=list)
 
     def add_text(self, ids: list[int]) -> None:
         """Append token positions."""
         self.token_ids += ids
         self.is_audio += [False] * len(ids)
 
-    def add_patches(self, patches: np.ndarray, labels: np.ndarray, *, learn: bool, last: bool) -> None:
+    def add_patches(
+        self,
+        patches: np.ndarray,
+        labels: np.ndarray,
+        *,
+        learn: bool = False,
+        last: bool = False,
+        spoken: np.ndarray | None = None,
+    ) -> None:
         """Append patch positions; ``last`` says that the take ends with them."""
         for index in range(len(patches)):
             if learn:
@@ -75,6 +89,9 @@ class Item:
                 self.targets.append(len(self.patches))
                 self.previous.append(len(self.patches) - 1 if behind else -1)
                 self.stops.append(last and index == len(patches) - 1)
+                if spoken is None:
+                    raise ValueError("what is learned must say which tokens are spoken")
+                self.spoken.append(spoken[index])
             self.token_ids.append(0)
             self.is_audio.append(True)
             self.patches.append(patches[index])
@@ -94,6 +111,7 @@ class Batch:
         previous: int64 ``(targets,)``: indices into ``patches``, -1 for none.
         stops: int64 ``(targets,)``: 0 or 1.
         labels: int64 ``(targets, PATCH_SIZE)``: phones.
+        spoken: int64 ``(targets, PATCH_SIZE)``: positions in the row.
     """
 
     token_ids: Tensor
@@ -104,6 +122,7 @@ class Batch:
     previous: Tensor
     stops: Tensor
     labels: Tensor
+    spoken: Tensor
 
 
 class Corpus:
@@ -137,35 +156,37 @@ class Corpus:
                     self.utterances.append(utterance)
                     self.by_speaker[utterance.speaker].append(utterance)
 
-    def _ids(self, text: str) -> list[int]:
-        return [self.ids[symbol] for symbol in " " + pronounce(text, self.lexicon, self.random, SPELLED)]
-
     def item(self, utterance: Utterance, longest: int) -> Item:
         """A sequence around one utterance; what is added to it is of at most about ``longest`` patches."""
         item, rng = Item(), self.random
         others = self.by_speaker[utterance.speaker]
         draw = rng.random()
-        plain = utterance.speaker == 0 and draw < 0.55
-        text = utterance.text + rng.choice(ENDINGS)
-        if plain:
-            item.add_text([*self._ids(text), AUDIO_START])
-        elif draw < 0.82:
-            wanted = min(rng.randint(*REFERENCE_PATCHES), longest)
+        text, said = utterance.text + rng.choice(ENDINGS), [utterance]
+        if draw >= CONTINUED:
+            prompt = rng.choice(others)
+            text, said = prompt.text + rng.choice(JOINTS) + text, [prompt, utterance]
+        elif utterance.speaker != 0 or draw >= PLAIN:
+            wanted = min(rng.randint(REFERENCE_PATCHES[0], rng.randint(*REFERENCE_PATCHES)), longest)
             reference: list[Utterance] = []
             while sum(len(other.patches) for other in reference) < wanted:
                 reference.append(rng.choice(others))
-            patches = np.concatenate([other.patches for other in reference])[:wanted]
-            labels = np.concatenate([other.labels for other in reference])[:wanted]
             item.add_text([REFERENCE_START])
-            item.add_patches(patches, labels, learn=False, last=False)
-            item.add_text([REFERENCE_END, *self._ids(text), AUDIO_START])
-        else:
-            prompt = rng.choice(others)
-            join = rng.choice((" ", ". ", ". ", "."))
-            item.add_text([*self._ids(prompt.text + join + text), AUDIO_START])
-            # The first speaker's beginnings are learned here as well: nothing but the text says who speaks.
-            item.add_patches(prompt.patches, prompt.labels, learn=utterance.speaker == 0, last=False)
-        item.add_patches(utterance.patches, utterance.labels, learn=True, last=True)
+            item.add_patches(
+                np.concatenate([other.patches for other in reference])[:wanted],
+                np.concatenate([other.labels for other in reference])[:wanted],
+            )
+            item.add_text([REFERENCE_END])
+        symbols = " " + pronounce(text, self.lexicon, rng, SPELLED)
+        start = len(item.token_ids)
+        item.add_text([*(self.ids[symbol] for symbol in symbols), AUDIO_START])
+        spoken = start + align(symbols, np.concatenate([part.labels for part in said]).reshape(-1))
+        spoken = spoken.reshape(-1, PATCH_SIZE)
+        for part in said:
+            last = part is said[-1]
+            # The first speaker's beginnings are learned in prompts as well: nothing but the text says who speaks.
+            learn = last or utterance.speaker == 0
+            item.add_patches(part.patches, part.labels, learn=learn, last=last, spoken=spoken[: len(part.patches)])
+            spoken = spoken[len(part.patches) :]
         return item
 
     def batch(self, positions: int, longest: int) -> Batch:
@@ -219,7 +240,5 @@ def collate(items: list[Item]) -> Batch:
         previous=torch.tensor(previous),
         stops=torch.tensor([stop for item in items for stop in item.stops]).long(),
         labels=torch.from_numpy(labels)[targets],
+        spoken=torch.from_numpy(np.stack([positions for item in items for positions in item.spoken])),
     )
-
-
-__all__ = ["WORD_START", "Batch", "Corpus", "Item", "Utterance", "collate"]

@@ -64,11 +64,37 @@ def _attend(layer: Layer, query: Tensor, key: Tensor, value: Tensor, *, causal: 
     return out.transpose(1, 2).flatten(2)
 
 
-def run_stack(stack: Stack, x: Tensor, *, causal: bool, keep: slice = slice(None)) -> Tensor:
+class Watch:
+    """Takes down where one layer's first heads look from the conditioning positions."""
+
+    LAYER, HEADS = 2, 2
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.loss = torch.zeros(())
+
+    def look(self, index: int, query: Tensor, key: Tensor) -> None:
+        """Queries and keys ``(rows, length, heads, head_dim)`` of layer ``index``."""
+        if index != self.LAYER:
+            return
+        batch, length = self.batch, query.shape[1]
+        query, key = (part[:, :, : self.HEADS].float().transpose(1, 2) for part in (query, key))
+        rows, positions = batch.conditions // length, batch.conditions % length
+        scores = torch.einsum("thd,thpd->thp", query[rows, :, positions], key[rows]) / math.sqrt(query.shape[-1])
+        future = torch.arange(length) > positions[:, None]
+        logits = scores.masked_fill(future[:, None], -torch.inf).log_softmax(dim=-1)
+        each = batch.spoken[:, None].expand(-1, self.HEADS, -1)
+        # Log of the mean weight on the tokens spoken: any of them may have all the attention.
+        self.loss = -logits.gather(2, each).logsumexp(dim=-1).mean() + math.log(each.shape[-1])
+
+
+def run_stack(
+    stack: Stack, x: Tensor, *, causal: bool, keep: slice = slice(None), watch: Watch | None = None
+) -> Tensor:
     """A pass over ``(rows, length, hidden)``, each position seeing those before it, or all.
 
     ``keep`` names the positions whose output is wanted. Equal to :meth:`Stack.prefill` and :meth:`Stack.local` but for
-    the order of summation.
+    the order of summation. ``watch`` is told the queries and keys of every layer.
     """
     angles = None
     if stack.rope is not None:
@@ -77,6 +103,8 @@ def run_stack(stack: Stack, x: Tensor, *, causal: bool, keep: slice = slice(None
     last = len(stack.layers) - 1
     for index, layer in enumerate(stack.blocks()):
         query, key, value = layer.project(x, angles)
+        if watch is not None:
+            watch.look(index, query, key)
         if index == last and keep != slice(None):
             query, x = query[:, keep], x[:, keep]
         x = layer.finish(x, _attend(layer, query, key, value, causal=causal))
@@ -132,7 +160,7 @@ class Helpers(nn.Module):
         )
 
 
-def hidden_states(network: VoxCPM2, batch: Batch, heard: Tensor) -> tuple[Tensor, Tensor]:
+def hidden_states(network: VoxCPM2, batch: Batch, heard: Tensor, watch: Watch) -> tuple[Tensor, Tensor]:
     """Hidden states ``(targets, hidden)`` that condition the targets: base LM, residual LM.
 
     ``heard`` is the batch's patches as they are fed back.
@@ -141,7 +169,7 @@ def hidden_states(network: VoxCPM2, batch: Batch, heard: Tensor) -> tuple[Tensor
     flat = network.embed_text(batch.token_ids).flatten(0, 1)
     embedded = embed_patches(network, heard).float()
     inputs = flat.index_copy(0, batch.audio_at, embedded).view(rows, length, -1)
-    hidden = run_stack(network.base_lm, inputs, causal=True).flatten(0, 1).float()
+    hidden = run_stack(network.base_lm, inputs, causal=True, watch=watch).flatten(0, 1).float()
     hidden = hidden.index_copy(0, batch.audio_at, quantize(network.fsq, hidden[batch.audio_at]).float())
     patch_part = torch.zeros_like(hidden).index_copy(0, batch.audio_at, embedded)
     fused = network.fusion_concat_proj(torch.cat((hidden, patch_part), dim=-1))
@@ -155,7 +183,8 @@ def losses(
     """The parts of the loss; the flow matching part is taken on at most ``drawn`` targets, chosen at random."""
     strength = FEEDBACK_NOISE * torch.rand(len(batch.patches), 1, 1, generator=generator).square()
     heard = batch.patches + strength * torch.randn(batch.patches.shape, generator=generator)
-    base, residual = hidden_states(network, batch, heard)
+    watch = Watch(batch)
+    base, residual = hidden_states(network, batch, heard, watch)
     truth = batch.patches[batch.targets]
     phone_logits, sound = helpers(torch.cat((base, residual), dim=-1))
     stop_logits = network.stop_head(silu(network.stop_proj(base))).float()
@@ -175,4 +204,5 @@ def losses(
         "stop": F.cross_entropy(stop_logits, batch.stops),
         "phone": F.cross_entropy(phone_logits.float().flatten(0, 1), batch.labels.flatten()),
         "sound": F.mse_loss(sound.float(), truth),
+        "place": watch.loss,
     }
