@@ -2,7 +2,7 @@
 
 Stages, each ``python -m training.<stage> --work FOLDER``, all of them with ``python -m training.all``:
 
-``corpus`` → ``teacher`` → ``latents`` → ``vae`` (decoder, then encoder) and, beside it, ``lm`` → ``export`` → ``evaluate``
+``corpus`` → ``teacher`` → ``latents`` → ``vae`` (decoder, then encoder) beside ``lm`` → ``export`` → ``evaluate``
 
 What is trained is the network that is served, :mod:`voxr_ray.voxcpm2`. Nothing here is part of the wheel.
 """

@@ -93,7 +93,7 @@ def _text(rng: random.Random, words: list[str], small: list[str]) -> str:
 
 def build(count: int, seed: int = SEED) -> tuple[list[str], list[Utterance]]:
     """Test sentences and a corpus of ``count`` utterances without them."""
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     held_out = test_sentences(rng)
     excluded = {*held_out, *sentences.HARVARD}
     words, small = frequent_words(), closed_vocabulary()

@@ -29,11 +29,11 @@ from voxr_ray.voxcpm2.slot_model import VoxCPM2SlotModel
 
 MODEL_SENTENCES = 20_000
 DIGITS = sentences.NUMBERS[:21]
-SINGLE_WORDS = (
-    "hello yes no please sorry welcome good morning water coffee garden kitchen school red blue green yellow dog cat "
-    "horse book letter house river station monday friday happy tired hungry today tomorrow mother father brother sister "
-    "window door table bread cheese summer winter train teacher doctor breakfast evening afternoon"
-).split()
+SINGLE_WORDS = """
+hello yes no please sorry welcome good morning water coffee garden kitchen school red blue green yellow dog
+cat horse book letter house river station monday friday happy tired hungry today tomorrow mother father
+brother sister window door table bread cheese summer winter train teacher doctor breakfast evening afternoon
+""".split()
 REFERENCE_S = 3.0
 LONGER_THAN_TEACHER = 1.5
 
@@ -49,7 +49,7 @@ class Voice:
     def render(self, requests: Sequence[dict[str, object]]) -> list[Rendering]:
         """Render requests given as what they set besides the defaults."""
         model: VoxCPM2SlotModel = load_slot_model(str(self.folder), device="cpu", threads=1)
-        return render_all(model, [SynthRequest(**{**self.parameters, **request}) for request in requests])  # type: ignore[arg-type]
+        return render_all(model, [SynthRequest(**{**self.parameters, **request}) for request in requests])
 
 
 def _teacher(text: str, speaker: str) -> np.ndarray:
@@ -81,7 +81,8 @@ def ends_by_itself(texts: Sequence[str], takes: Sequence[Rendering]) -> dict[str
     first = next(iter(SPEAKERS))
     limits = [LONGER_THAN_TEACHER * max(len(_teacher(text, first)) / RATE_HZ, 0.64) for text in texts]
     good = sum(
-        take.stopped and len(take.samples) / RATE_HZ <= limits[index % len(texts)] for index, take in enumerate(takes)
+        int(take.stopped and len(take.samples) / RATE_HZ <= limits[index % len(texts)])
+        for index, take in enumerate(takes)
     )
     return {"percent": round(100 * good / len(takes), 1), "takes": len(takes)}
 
@@ -102,7 +103,7 @@ def _reference_clip(speaker: str, rng: random.Random) -> np.ndarray:
 
 def cloning(voice: Voice, classifier: Classifier, texts: Sequence[str], seed: int) -> dict[str, object]:
     """Whose voice is heard: without a reference, with one, and behind a prompt."""
-    rng = random.Random(seed)  # noqa: S311
+    rng = random.Random(seed)
     names, requests, wanted = list(SPEAKERS), [], []
     for name in names:
         for text in texts:
@@ -138,10 +139,12 @@ def _prompt(audio: np.ndarray, text: str) -> Prompt:
     return Prompt(digest=clip.digest, clip=clip.clip, text=text)
 
 
-def evaluate(work: Path, voice: Voice | None, seeds: Sequence[int], parts: Sequence[str], limit: int | None) -> dict[str, object]:
+def evaluate(
+    work: Path, voice: Voice | None, seeds: Sequence[int], parts: Sequence[str], limit: int | None
+) -> dict[str, object]:
     """Run the named parts."""
     test = read_json(work / "test.json")
-    rng = random.Random(7)  # noqa: S311
+    rng = random.Random(7)
     scratch = work / "recognizer"
     result: dict[str, object] = {}
     if "closed" in parts:

@@ -33,7 +33,7 @@ Named = dict[str, Tensor]
 
 
 def _linear(linear: Linear, name: str) -> Named:
-    tensors = {f"{name}.weight": linear.weight}
+    tensors: Named = {f"{name}.weight": linear.weight}
     if linear.bias is not None:
         tensors[f"{name}.bias"] = linear.bias
     return tensors
@@ -44,7 +44,7 @@ def _stack(stack: Stack, prefix: str) -> Named:
     for index, layer in enumerate(stack.blocks()):
         at = f"{prefix}.layers.{index}"
         query, key = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
-        for name, part in zip("qkv", layer.qkv.weight.split((query, key, key)), strict=True):
+        for name, part in zip("qkv", torch.split(layer.qkv.weight, (query, key, key)), strict=True):
             tensors[f"{at}.self_attn.{name}_proj.weight"] = part
         for name, part in zip(("gate", "up"), layer.gate_up.weight.chunk(2), strict=True):
             tensors[f"{at}.mlp.{name}_proj.weight"] = part
@@ -93,9 +93,9 @@ def _conv(stage: nn.Module, name: str) -> Named:
         return _normed(name, stage.weight.t().unsqueeze(1), stage.bias)
     if not isinstance(stage, Conv) or stage.linear.bias is None:
         raise TypeError(f"{name}: {type(stage).__name__} is no convolution")
-    linear = stage.linear
+    linear, bias = stage.linear, stage.linear.bias
     weight = linear.weight.view(linear.outputs, stage.kernel, stage.channels).permute(0, 2, 1)
-    return _normed(name, weight, linear.bias)
+    return _normed(name, weight, bias)
 
 
 def _snake(alpha: Tensor, name: str) -> Named:
@@ -112,7 +112,8 @@ def _unit(unit: nn.Module, name: str) -> Named:
 def _resample(stage: nn.Module, snake: str, conv: str) -> Named:
     if not isinstance(stage, Downsample | Upsample) or stage.linear.bias is None:
         raise TypeError(f"{conv}: {type(stage).__name__} does not resample")
-    linear, bias = stage.linear, stage.linear.bias
+    linear = stage.linear
+    bias: Tensor = stage.linear.bias
     if isinstance(stage, Downsample):
         weight = linear.weight.view(linear.outputs, 2 * stage.stride, stage.channels).permute(0, 2, 1)
     else:
@@ -153,8 +154,8 @@ def vae_tensors(vae: AudioVAE) -> Named:
     last = next(stages)
     if not isinstance(last, FinalConv):
         raise TypeError(f"the decoder ends with {type(last).__name__}")
-    at = 2 + len(config.decoder_rates)
-    return tensors | _snake(last.snake.alpha, f"decoder.model.{at}") | _conv(last, f"decoder.model.{at + 1}")
+    end = 2 + len(config.decoder_rates)
+    return tensors | _snake(last.snake.alpha, f"decoder.model.{end}") | _conv(last, f"decoder.model.{end + 1}")
 
 
 def _save(tensors: Named, path: Path, dtype: torch.dtype) -> None:

@@ -17,7 +17,7 @@ from training.teacher import SHARD
 
 FIT_SHARDS = 2
 LEAST_PATCHES = 4
-"""A take is never shorter (with the default ``min_len`` of 2), so shorter words are trained with silence behind them."""
+"""No take is shorter (with the default ``min_len`` of 2), so shorter words are trained with silence behind them."""
 
 POLL_S = 5.0
 

@@ -74,7 +74,9 @@ def pronounce(text: str, lexicon: dict[str, str], rng: random.Random | None = No
 def _number_rules() -> list[tuple[str, str]]:
     """Replacements that spell out figures. Contents are literal, so the context is in look-around."""
     rules = [
-        (r"(?<=\d),(?=\d{3})", ""),
+        (r"(?<=\d),000\b", " thousand"),
+        (r"(?<=\d),(?=\d{3})", " thousand "),
+        (r"(?<=\b[1-9])000\b", " thousand"),
         (r"(?<=\d)\.(?=\d)", " point "),
         (r"(?<=\b\d\d)(?=\d\d\b)", " "),  # years, and four figures in general, are two pairs
         (r"(?<=\d)(?=\d{3})", " "),

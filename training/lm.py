@@ -32,7 +32,15 @@ FEW_DRAWN = 0.6
 
 
 def train(
-    work: Path, *, steps: int, positions: int, rate: float, seed: int, until: float | None, half: bool = False
+    work: Path,
+    *,
+    steps: int,
+    positions: int,
+    rate: float,
+    seed: int,
+    until: float | None,
+    half: bool = False,
+    begin: float | None = None,
 ) -> None:
     """Train, going on from the checkpoint ``lm.pt``.
 
@@ -43,6 +51,7 @@ def train(
         rate: Highest learning rate.
         seed: Of weights and data.
         until: Unix time at which the schedule must have come to its end, whatever ``steps`` says.
+        begin: Share of the schedule to begin at, instead of where the checkpoint stopped.
         half: Whether matrix products run in bfloat16: faster where the processor multiplies matrices of it (AMX).
     """
     path = work / "lm.pt"
@@ -65,6 +74,10 @@ def train(
     generator = torch.Generator().manual_seed(seed + done)
     corpus = Corpus(work, load(work), seed + done)
     started, shown = time.time(), dict.fromkeys(WEIGHTS, 0.0)
+    if begin is not None:
+        progress = begin
+    elif until is None:
+        progress = done / steps
     begun, first = progress, done
     with tqdm(total=100.0, initial=100 * progress, desc="lm", unit="%", bar_format="{l_bar}{bar}{postfix}") as bar:
         while progress < 1.0:
@@ -86,7 +99,7 @@ def train(
             keep = 0.98 if done - first > 20 else 0.7
             shown = {name: keep * shown[name] + (1 - keep) * part.item() for name, part in parts.items()}
             if until is None:
-                progress = done / steps
+                progress = done / steps if begin is None else begun + (1.0 - begun) * (done - first) / steps
             else:
                 progress = begun + (1.0 - begun) * (time.time() - started) / max(1e-9, until - started)
             said = " ".join(f"{name} {value:.3f}" for name, value in shown.items())
@@ -109,6 +122,7 @@ if __name__ == "__main__":
     parser.add_argument("--rate", type=float, default=1.5e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, help="end by then, with the schedule shortened to fit")
+    parser.add_argument("--begin", type=float, help="go on, with --steps more, from this share of the schedule")
     parser.add_argument("--bfloat16", action="store_true", help="matrix products in bfloat16, for processors with AMX")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -121,4 +135,5 @@ if __name__ == "__main__":
         seed=given.seed,
         until=limit,
         half=given.bfloat16,
+        begin=given.begin,
     )

@@ -10,6 +10,7 @@ import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,11 @@ def _dictionary(words: Iterable[str], folder: Path) -> Path:
     with path.open("w", encoding="utf-8") as file:
         for word in sorted(set(words)):
             sayings = known.get(word) or [
-                " ".join("AH" if phone == "ax" else phone.upper() for phone, _ in flite().say(word, SPEAKER)[1] if phone != PAUSE)
+                " ".join(
+                    "AH" if phone == "ax" else phone.upper()
+                    for phone, _ in flite().say(word, SPEAKER)[1]
+                    if phone != PAUSE
+                )
             ]
             for index, said in enumerate(sayings):
                 file.write(f"{word}{f'({index + 1})' if index else ''} {said}\n")
@@ -52,7 +57,7 @@ def _bigram_model(sentences: Iterable[str], folder: Path) -> Path:
     for sentence in sentences:
         words = ["<s>", *sentence.replace(",", " ").split(), "</s>"]
         singles.update(words[1:])
-        pairs.update(zip(words, words[1:], strict=False))
+        pairs.update(pairwise(words))
     total = sum(singles.values())
     follow: defaultdict[str, dict[str, int]] = defaultdict(dict)
     for (first, second), count in pairs.items():

@@ -95,10 +95,10 @@ TEMPLATES = (
     "{subject} {did} the {thing} because it was {quality}",
 )
 
-NUMBERS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen "
-    "eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand"
-).split()
+NUMBERS = """
+zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen
+seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety hundred thousand
+""".split()
 
 HARVARD = (
     "the birch canoe slid on the smooth planks",

@@ -130,7 +130,7 @@ class Corpus:
 
     def __init__(self, work: Path, lexicon: dict[str, str], seed: int) -> None:
         self.work, self.lexicon = work, lexicon
-        self.random = random.Random(seed)  # noqa: S311
+        self.random = random.Random(seed)
         self.ids = symbol_ids()
         self.utterances: list[Utterance] = []
         self.by_speaker: defaultdict[int, list[Utterance]] = defaultdict(list)

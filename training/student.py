@@ -23,7 +23,7 @@ from voxr_ray.voxcpm2.ops import Linear, silu
 from voxr_ray.voxcpm2.stack import Layer, Stack
 
 FEEDBACK_NOISE = 0.5
-"""Largest deviation of the noise on patches that are fed back: at run time they are the model's own, with its errors."""
+"""Largest deviation of the noise on patches fed back: when served they are the model's own, with its errors."""
 
 GUIDANCE_DROPOUT = 0.1
 

@@ -64,7 +64,7 @@ class Segments:
 
     def __init__(self, work: Path, seed: int) -> None:
         self.work = work
-        self.random = random.Random(seed)  # noqa: S311
+        self.random = random.Random(seed)
         self.held: list[list[tuple[np.ndarray, np.ndarray]]] = []
         self.taken = 0
 
@@ -79,7 +79,8 @@ class Segments:
         if self.taken % RENEW_EVERY == 0:
             self.held = [*self.held[-(SHARDS_HELD - 1) :], self._load()]
         self.taken += 1
-        audio, latents = [], []
+        audio: list[Tensor] = []
+        latents: list[Tensor] = []
         while len(audio) < rows:
             samples, found = self.random.choice(self.random.choice(self.held))
             if len(found) < frames:
