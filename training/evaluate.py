@@ -33,7 +33,7 @@ SINGLE_WORDS = """
 hello yes no please sorry welcome good morning water coffee garden kitchen school red blue green yellow dog
 cat horse book letter house river station monday friday happy tired hungry today tomorrow mother father
 brother sister window door table bread cheese summer winter train teacher doctor breakfast evening afternoon
-""".split()
+""".split()  # noqa: SIM905 - a list of one word a line is no easier to read
 REFERENCE_S = 3.0
 LONGER_THAN_TEACHER = 1.5
 
@@ -81,7 +81,7 @@ def ends_by_itself(texts: Sequence[str], takes: Sequence[Rendering]) -> dict[str
     first = next(iter(SPEAKERS))
     limits = [LONGER_THAN_TEACHER * max(len(_teacher(text, first)) / RATE_HZ, 0.64) for text in texts]
     good = sum(
-        int(take.stopped and len(take.samples) / RATE_HZ <= limits[index % len(texts)])
+        bool(take.stopped and len(take.samples) / RATE_HZ <= limits[index % len(texts)])
         for index, take in enumerate(takes)
     )
     return {"percent": round(100 * good / len(takes), 1), "takes": len(takes)}

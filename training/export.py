@@ -44,7 +44,7 @@ def _stack(stack: Stack, prefix: str) -> Named:
     for index, layer in enumerate(stack.blocks()):
         at = f"{prefix}.layers.{index}"
         query, key = layer.heads * layer.head_dim, layer.kv_heads * layer.head_dim
-        for name, part in zip("qkv", torch.split(layer.qkv.weight, (query, key, key)), strict=True):
+        for name, part in zip("qkv", torch.split(layer.qkv.weight, [query, key, key]), strict=True):
             tensors[f"{at}.self_attn.{name}_proj.weight"] = part
         for name, part in zip(("gate", "up"), layer.gate_up.weight.chunk(2), strict=True):
             tensors[f"{at}.mlp.{name}_proj.weight"] = part

@@ -49,8 +49,9 @@ def mel_filters() -> Tensor:
     bins = np.arange(TRANSFORM // 2 + 1) * RATE_HZ / TRANSFORM
     rising = (bins[:, None] - edges[None, :-2]) / (edges[1:-1] - edges[:-2])
     falling = (edges[None, 2:] - bins[:, None]) / (edges[2:] - edges[1:-1])
-    filters: np.ndarray = np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
-    return torch.from_numpy(filters)
+    filters = np.maximum(0.0, np.minimum(rising, falling)).astype(np.float32)
+    out: Tensor = torch.from_numpy(filters)
+    return out
 
 
 def _windows(samples: Tensor, hop: int, length: int) -> Tensor:

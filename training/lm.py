@@ -16,19 +16,21 @@ from tqdm import tqdm
 
 from training.files import read_state, write_state
 from training.lexicon import load
+from training.peers import Peers
 from training.schedule import Average, learning_rate
 from training.sequences import Corpus
 from training.settings import LATENT_DIM, PATCH_SIZE
 from training.student import Helpers, losses, new_network
 
 WEIGHTS = {"flow": 1.0, "stop": 0.2, "phone": 0.3, "sound": 0.5, "place": 0.3}
-SAVE_EVERY = 100
+SAVE_EVERY = 50
+EXCHANGE_EVERY = 25
 CURRICULUM = 0.4
 """Share of the training in which the longest sequence grows from :data:`SHORTEST` to :data:`LONGEST` patches."""
 
 SHORTEST, LONGEST = 6, 40
-FEW_DRAWN = 0.6
-"""Share of the training in which flow matching looks at a part of the patches only: hidden states come first."""
+DRAWN = 128
+"""Patches of a batch on which flow matching is computed: hidden states need the others more."""
 
 
 def train(
@@ -41,6 +43,8 @@ def train(
     until: float | None,
     half: bool = False,
     begin: float | None = None,
+    rank: int = 0,
+    processes: int = 1,
 ) -> None:
     """Train, going on from the checkpoint ``lm.pt``.
 
@@ -52,6 +56,8 @@ def train(
         seed: Of weights and data.
         until: Unix time at which the schedule must have come to its end, whatever ``steps`` says.
         begin: Share of the schedule to begin at, instead of where the checkpoint stopped.
+        rank: Number of this process; the first one saves.
+        processes: Processes that share the training, see :mod:`training.peers`.
         half: Whether matrix products run in bfloat16: faster where the processor multiplies matrices of it (AMX).
     """
     path = work / "lm.pt"
@@ -63,7 +69,7 @@ def train(
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}], lr=rate, betas=(0.9, 0.98)
     )
-    average = Average(network, 0.998)
+    average = Average(network, 0.997)
     done, progress = 0, 0.0
     if (state := read_state(path)) is not None:
         network.load_state_dict(state["weights"])
@@ -71,8 +77,9 @@ def train(
         optimizer.load_state_dict(state["optimizer"])
         average.weights = state["average"]
         done, progress = state["done"], state["progress"]
-    generator = torch.Generator().manual_seed(seed + done)
-    corpus = Corpus(work, load(work), seed + done)
+    generator = torch.Generator().manual_seed(seed + done + 1_000_003 * rank)
+    corpus = Corpus(work, load(work), seed + done + 1_000_003 * rank)
+    peers, everything = Peers(work / "peers", rank, processes), nn.ModuleList([network, helpers])
     started, shown = time.time(), dict.fromkeys(WEIGHTS, 0.0)
     if begin is not None:
         progress = begin
@@ -85,10 +92,8 @@ def train(
                 group["lr"] = learning_rate(progress, rate, warm_up=0.03)
             longest = round(SHORTEST + (LONGEST - SHORTEST) * min(1.0, progress / CURRICULUM))
             batch = corpus.batch(positions, longest)
-            count = len(batch.targets)
-            drawn = min(count, max(48, int(0.3 * count))) if progress < FEW_DRAWN else count
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
-                parts = losses(network, helpers, batch, generator, drawn=drawn)
+                parts = losses(network, helpers, batch, generator, drawn=DRAWN)
             loss = torch.stack([WEIGHTS[name] * part for name, part in parts.items()]).sum()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
@@ -107,7 +112,9 @@ def train(
                 f"step {done} {said} of {len(corpus.utterances)}, {(time.time() - started) / 60:.1f} min"
             )
             bar.update(100 * min(1.0, progress) - bar.n)
-            if done % SAVE_EVERY == 0 or progress >= 1.0:
+            if done % EXCHANGE_EVERY == 0:
+                peers.exchange(everything)
+            if rank == 0 and (done % SAVE_EVERY == 0 or progress >= 1.0):
                 corpus.refresh()
                 saved = {"weights": network.state_dict(), "average": average.weights, "done": done}
                 saved |= {"helpers": helpers.state_dict(), "optimizer": optimizer.state_dict(), "progress": progress}
@@ -123,6 +130,8 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, help="end by then, with the schedule shortened to fit")
     parser.add_argument("--begin", type=float, help="go on, with --steps more, from this share of the schedule")
+    parser.add_argument("--rank", type=int, default=0, help="number of this process among --processes")
+    parser.add_argument("--processes", type=int, default=1, help="processes started to share the training")
     parser.add_argument("--bfloat16", action="store_true", help="matrix products in bfloat16, for processors with AMX")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -136,4 +145,6 @@ if __name__ == "__main__":
         until=limit,
         half=given.bfloat16,
         begin=given.begin,
+        rank=given.rank,
+        processes=given.processes,
     )

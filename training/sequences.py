@@ -25,8 +25,11 @@ REFERENCE_PATCHES = (3, 20)
 SPELLED = 0.05
 """Words left in letters, so that what the lexicon lacks can be said as well."""
 
-PLAIN, CONTINUED = 0.6, 0.84
-"""Below the first: no reference, if it is the first speaker. From the second: a prompt. Between: a reference."""
+PLAIN = 0.65
+"""Share of batches of plain text. They are short, so that most patches learned are the first speaker's."""
+
+CONTINUED = 0.2
+"""Share of prompts in the other batches, which are of all speakers; the rest has a reference."""
 
 JOINTS = (" ", ". ", ". ", ".")
 ENDINGS = ("", "", "", ".", ".", "?")
@@ -156,16 +159,15 @@ class Corpus:
                     self.utterances.append(utterance)
                     self.by_speaker[utterance.speaker].append(utterance)
 
-    def item(self, utterance: Utterance, longest: int) -> Item:
+    def item(self, utterance: Utterance, longest: int, *, plain: bool) -> Item:
         """A sequence around one utterance; what is added to it is of at most about ``longest`` patches."""
         item, rng = Item(), self.random
         others = self.by_speaker[utterance.speaker]
-        draw = rng.random()
         text, said = utterance.text + rng.choice(ENDINGS), [utterance]
-        if draw >= CONTINUED:
+        if not plain and rng.random() < CONTINUED:
             prompt = rng.choice(others)
             text, said = prompt.text + rng.choice(JOINTS) + text, [prompt, utterance]
-        elif utterance.speaker != 0 or draw >= PLAIN:
+        elif not plain:
             wanted = min(rng.randint(REFERENCE_PATCHES[0], rng.randint(*REFERENCE_PATCHES)), longest)
             reference: list[Utterance] = []
             while sum(len(other.patches) for other in reference) < wanted:
@@ -192,23 +194,25 @@ class Corpus:
     def batch(self, positions: int, longest: int) -> Batch:
         """A batch of sequences of similar length, about ``positions`` with padding, of at most ``longest`` patches."""
         # One length at a time keeps padding small, and every length comes as often as the corpus has it.
-        around = len(self._choose(longest).patches)
+        plain = self.random.random() < PLAIN
+        among = self.by_speaker[0] if plain else self.utterances
+        around = len(self._choose(among, longest).patches)
         items: list[Item] = []
         length = 0
         while True:
-            utterance = self._choose(longest)
+            utterance = self._choose(among, longest)
             if abs(len(utterance.patches) - around) > 1 + around // 5:
                 continue
-            item = self.item(utterance, longest)
+            item = self.item(utterance, longest, plain=plain)
             length = max(length, len(item.token_ids))
             if items and length * (len(items) + 1) > positions:
                 break
             items.append(item)
         return collate(items)
 
-    def _choose(self, longest: int) -> Utterance:
+    def _choose(self, among: list[Utterance], longest: int) -> Utterance:
         while True:
-            utterance = self.random.choice(self.utterances)
+            utterance = self.random.choice(among)
             if len(utterance.patches) <= longest:
                 return utterance
 

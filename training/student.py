@@ -22,7 +22,7 @@ from voxr_ray.voxcpm2.network import FSQ, VoxCPM2
 from voxr_ray.voxcpm2.ops import Linear, silu
 from voxr_ray.voxcpm2.stack import Layer, Stack
 
-FEEDBACK_NOISE = 0.5
+FEEDBACK_NOISE = 0.6
 """Largest deviation of the noise on patches fed back: when served they are the model's own, with its errors."""
 
 GUIDANCE_DROPOUT = 0.1
@@ -181,7 +181,7 @@ def losses(
     network: VoxCPM2, helpers: Helpers, batch: Batch, generator: torch.Generator, *, drawn: int
 ) -> dict[str, Tensor]:
     """The parts of the loss; the flow matching part is taken on at most ``drawn`` targets, chosen at random."""
-    strength = FEEDBACK_NOISE * torch.rand(len(batch.patches), 1, 1, generator=generator).square()
+    strength = FEEDBACK_NOISE * torch.rand(len(batch.patches), 1, 1, generator=generator)
     heard = batch.patches + strength * torch.randn(batch.patches.shape, generator=generator)
     watch = Watch(batch)
     base, residual = hidden_states(network, batch, heard, watch)
