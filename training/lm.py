@@ -69,7 +69,7 @@ def train(
     optimizer = torch.optim.AdamW(
         [{"params": decayed, "weight_decay": 0.01}, {"params": plain, "weight_decay": 0.0}], lr=rate, betas=(0.9, 0.98)
     )
-    average = Average(network, 0.997)
+    average = Average(network, 0.99)
     done, progress = 0, 0.0
     if (state := read_state(path)) is not None:
         network.load_state_dict(state["weights"])

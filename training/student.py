@@ -25,6 +25,9 @@ from voxr_ray.voxcpm2.stack import Layer, Stack
 FEEDBACK_NOISE = 0.6
 """Largest deviation of the noise on patches fed back: when served they are the model's own, with its errors."""
 
+OWN_BATCHES, OWN_PATCHES, OWN_NOISE = 0.6, 0.7, 0.1
+"""Share of the batches in which patches fed back are the network's own, share of those patches, and noise on them."""
+
 GUIDANCE_DROPOUT = 0.1
 
 
@@ -177,12 +180,26 @@ def hidden_states(network: VoxCPM2, batch: Batch, heard: Tensor, watch: Watch) -
     return hidden[batch.conditions], residual[batch.conditions].float()
 
 
+@torch.no_grad()
+def with_own_patches(
+    network: VoxCPM2, helpers: Helpers, batch: Batch, heard: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Replace a share of the patches fed back by what the network makes of them: it must live with its own mistakes."""
+    _, sound = helpers(torch.cat(hidden_states(network, batch, heard, Watch(batch)), dim=-1))
+    chosen = torch.rand(len(sound), generator=generator) < OWN_PATCHES
+    own = sound.float()[chosen]
+    own = own + OWN_NOISE * torch.randn(own.shape, generator=generator)
+    return heard.index_copy(0, batch.targets[chosen], own)
+
+
 def losses(
     network: VoxCPM2, helpers: Helpers, batch: Batch, generator: torch.Generator, *, drawn: int
 ) -> dict[str, Tensor]:
     """The parts of the loss; the flow matching part is taken on at most ``drawn`` targets, chosen at random."""
     strength = FEEDBACK_NOISE * torch.rand(len(batch.patches), 1, 1, generator=generator)
     heard = batch.patches + strength * torch.randn(batch.patches.shape, generator=generator)
+    if torch.rand((), generator=generator) < OWN_BATCHES:
+        heard = with_own_patches(network, helpers, batch, heard, generator)
     watch = Watch(batch)
     base, residual = hidden_states(network, batch, heard, watch)
     truth = batch.patches[batch.targets]
@@ -197,7 +214,10 @@ def losses(
     previous = heard[behind.clamp_min(0)].masked_fill((behind < 0)[:, None, None], 0.0)
     times = torch.randn(len(chosen), generator=generator).sigmoid()
     noise = torch.randn(len(chosen), *truth.shape[1:], generator=generator)
-    noisy = torch.lerp(truth[chosen], noise, times[:, None, None])
+    # The path leads to what the hidden state already says of the patch, not to the patch: so the velocity learned is
+    # towards the mean, whatever the time, and a draw is the mean instead of a sample that a network of this size would
+    # get wrong. The teacher, a program, says a sentence in one way only.
+    noisy = torch.lerp(sound.detach().float()[chosen], noise, times[:, None, None])
     flow = velocity(network.feat_decoder.estimator, noisy, mu, times, previous).float()
     return {
         "flow": F.mse_loss(flow, noise - truth[chosen]),
