@@ -74,7 +74,8 @@ def train(
     if (state := read_state(path)) is not None:
         network.load_state_dict(state["weights"])
         helpers.load_state_dict(state["helpers"])
-        optimizer.load_state_dict(state["optimizer"])
+        if "optimizer" in state:
+            optimizer.load_state_dict(state["optimizer"])
         average.weights = state["average"]
         done, progress = state["done"], state["progress"]
     generator = torch.Generator().manual_seed(seed + done + 1_000_003 * rank)

@@ -163,11 +163,12 @@ def train(
     loss_of = decoder_loss if half == "decoder" else encoder_loss
     optimizer = torch.optim.AdamW(part.parameters(), lr=rate, betas=(0.8, 0.99), weight_decay=0.01)
     average = Average(part, 0.995)
-    done, spent = 0, 0.0
+    done = 0
     if (state := read_state(path)) is not None:
         part.load_state_dict(state["weights"])
         average.weights = state["average"]
-        optimizer.load_state_dict(state["optimizer"])
+        if "optimizer" in state:
+            optimizer.load_state_dict(state["optimizer"])
         done = state["done"]
         tie_biases(part)
     run = runner(vae, half, compiled=compiled)

@@ -12,7 +12,7 @@ import torch
 pytest.importorskip("wordfreq")
 pytest.importorskip("tqdm")
 
-from training import corpus, latents, lexicon, lm, phones, teacher, vae
+from training import corpus, latents, lexicon, lm, phones, start, teacher, vae
 from training.align import align
 from training.export import export
 from training.features import BLOCK, Latents, pitch, raw_features
@@ -156,6 +156,23 @@ def test_the_stages_fit_together(work: Path, tmp_path: Path) -> None:
         expected, _ = halves.encode(expected, halves.encoder.new_state(1))
         found, _ = network.audio_vae.encode(audio, network.audio_vae.encoder.new_state(1))
         torch.testing.assert_close(found, expected, atol=0.1, rtol=0.05)
+
+
+def test_training_is_taken_up_from_a_packed_state(work: Path, tmp_path: Path) -> None:
+    lm.train(work, steps=2, positions=150, rate=1e-3, seed=1, until=None)
+    vae.train(work, "decoder", steps=1, rows=1, rate=1e-3, seed=1, until=None, compiled=False)
+    start.pack(work, tmp_path / "start.pt")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    for name in ("corpus.json", "lexicon.json", "teacher", "latents"):
+        (elsewhere / name).symlink_to(work / name)
+    start.unpack(tmp_path / "start.pt", elsewhere)
+    with pytest.raises(FileExistsError):
+        start.unpack(tmp_path / "start.pt", elsewhere)
+    lm.train(elsewhere, steps=1, positions=150, rate=1e-3, seed=1, until=None, begin=0.5)
+    vae.train(elsewhere, "decoder", steps=2, rows=1, rate=1e-3, seed=1, until=None, compiled=False)
+    assert torch.load(elsewhere / "lm.pt", weights_only=True)["done"] == 3
+    assert torch.load(elsewhere / "decoder.pt", weights_only=True)["done"] == 2
 
 
 def test_the_test_sentences_are_not_trained(work: Path) -> None:
