@@ -146,18 +146,26 @@ class Corpus:
             if path.name in self._seen:
                 continue
             self._seen.add(path.name)
-            with np.load(path) as shard:
-                rows = zip(
-                    shard["texts"],
-                    shard["speakers"],
-                    split(shard["latents"].reshape(-1, PATCH_SIZE, LATENT_DIM), shard["frame_counts"] // PATCH_SIZE),
-                    split(shard["labels"].reshape(-1, PATCH_SIZE), shard["frame_counts"] // PATCH_SIZE),
-                    strict=True,
-                )
-                for text, speaker, patches, labels in rows:
-                    utterance = Utterance(str(text), int(speaker), patches.copy(), labels.copy())
-                    self.utterances.append(utterance)
-                    self.by_speaker[utterance.speaker].append(utterance)
+            for utterance in self.load_shard(path):
+                self.utterances.append(utterance)
+                self.by_speaker[utterance.speaker].append(utterance)
+
+    @staticmethod
+    def load_shard(path: Path) -> list[Utterance]:
+        """The utterances of one shard of latents."""
+        with np.load(path) as shard:
+            counts = shard["frame_counts"] // PATCH_SIZE
+            rows = zip(
+                shard["texts"],
+                shard["speakers"],
+                split(shard["latents"].reshape(-1, PATCH_SIZE, LATENT_DIM), counts),
+                split(shard["labels"].reshape(-1, PATCH_SIZE), counts),
+                strict=True,
+            )
+            return [
+                Utterance(str(text), int(speaker), patches.copy(), labels.copy())
+                for text, speaker, patches, labels in rows
+            ]
 
     def item(self, utterance: Utterance, longest: int, *, plain: bool) -> Item:
         """A sequence around one utterance; what is added to it is of at most about ``longest`` patches."""

@@ -62,16 +62,18 @@ def new_vae(seed: int) -> AudioVAE:
 class Segments:
     """Random pieces of teacher audio with their latents, from those shards that are ready."""
 
-    def __init__(self, work: Path, seed: int) -> None:
-        self.work = work
+    def __init__(self, work: Path, seed: int, source: str = "latents") -> None:
+        self.work, self.source = work, source
         self.random = random.Random(seed)
         self.held: list[list[tuple[np.ndarray, np.ndarray]]] = []
         self.taken = 0
 
     def _load(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        name = self.random.choice(sorted((self.work / "latents").glob("*.npz"))).name
-        with np.load(self.work / "teacher" / name) as teacher, np.load(self.work / "latents" / name) as shard:
+        name = self.random.choice(sorted((self.work / self.source).glob("*.npz"))).name
+        with np.load(self.work / "teacher" / name) as teacher, np.load(self.work / self.source / name) as shard:
             samples = split(teacher["samples"], teacher["sample_counts"])
+            if "indices" in shard:
+                samples = [samples[index] for index in shard["indices"]]
             return list(zip(samples, split(shard["latents"], shard["frame_counts"]), strict=True))
 
     def batch(self, rows: int, frames: int) -> tuple[Tensor, Tensor]:
@@ -143,7 +145,16 @@ def runner(vae: AudioVAE, half: str, *, compiled: bool) -> Run:
 
 
 def train(
-    work: Path, half: str, *, steps: int, rows: int, rate: float, seed: int, until: float | None, compiled: bool
+    work: Path,
+    half: str,
+    *,
+    steps: int,
+    rows: int,
+    rate: float,
+    seed: int,
+    until: float | None,
+    compiled: bool,
+    source: str = "latents",
 ) -> None:
     """Train one half, going on from its checkpoint.
 
@@ -156,6 +167,7 @@ def train(
         seed: Of weights and data.
         until: Unix time at which the schedule must have come to its end, whatever ``steps`` says.
         compiled: Whether to compile the network.
+        source: Folder of the latents: ``latents``, or ``drawn`` to finish the decoder on what it will be given.
     """
     path = work / f"{half}.pt"
     vae = new_vae(seed)
@@ -172,7 +184,7 @@ def train(
         done = state["done"]
         tie_biases(part)
     run = runner(vae, half, compiled=compiled)
-    segments = Segments(work, seed + done)
+    segments = Segments(work, seed + done, source)
     started, progress, shown = time.time(), done / steps, None
     with tqdm(total=100.0, initial=100 * progress, desc=half, unit="%", bar_format="{l_bar}{bar}{postfix}") as bar:
         while progress < 1.0:
@@ -207,6 +219,7 @@ if __name__ == "__main__":
     parser.add_argument("--rate", type=float, default=2e-3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--minutes", type=float, help="end by then, with the schedule shortened to fit")
+    parser.add_argument("--source", choices=("latents", "drawn"), default="latents", help="latents to train on")
     parser.add_argument("--eager", action="store_true", help="do not compile the network")
     given = parser.parse_args()
     torch.set_num_threads(1)
@@ -220,4 +233,5 @@ if __name__ == "__main__":
         seed=given.seed,
         until=limit,
         compiled=not given.eager,
+        source=given.source,
     )
