@@ -18,9 +18,9 @@ def _command(stage: str, work: Path, *options: str) -> list[str]:
 def stages(work: Path, *, tiny: bool) -> list[list[list[str]]]:
     """Groups of commands; those of a group run side by side."""
     steps = (
-        {"decoder": "9000", "encoder": "6000", "lm": "6000"}
+        {"decoder": "9000", "finish": "13000", "encoder": "6000", "lm": "6000"}
         if not tiny
-        else dict.fromkeys(("decoder", "encoder", "lm"), "2")
+        else {"decoder": "2", "finish": "3", "encoder": "2", "lm": "2"}
     )
     small = ["--eager", "--rows", "2"] if tiny else []
     return [
@@ -32,8 +32,25 @@ def stages(work: Path, *, tiny: bool) -> list[list[list[str]]]:
             _command("lm", work, "--steps", steps["lm"], *(["--positions", "150"] if tiny else [])),
         ],
         [_command("vae", work, "--half", "encoder", "--steps", steps["encoder"], *small)],
+        [_command("drawn", work)],
+        [
+            _command(
+                "vae",
+                work,
+                "--half",
+                "decoder",
+                "--source",
+                "drawn",
+                "--steps",
+                steps["finish"],
+                "--rate",
+                "3e-3",
+                *small,
+            )
+        ],
         [_command("export", work)],
         [_command("evaluate", work, *(["--limit", "2", "--parts", "closed"] if tiny else ["--seeds", "5"]))],
+        [_command("card", work)],
     ]
 
 
