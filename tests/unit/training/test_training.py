@@ -181,3 +181,9 @@ def test_the_test_sentences_are_not_trained(work: Path) -> None:
     assert not trained & {*test["closed"], *test["harvard"]}
     assert len(set(test["closed"])) == corpus.TEST_SENTENCES
     assert lexicon.load(work) == LEXICON
+
+
+def test_the_kept_state_loads(tmp_path: Path) -> None:
+    start.unpack(start.KEPT, tmp_path)
+    new_network(0).load_state_dict(torch.load(tmp_path / "lm.pt", weights_only=True)["average"])
+    assert Latents.load(tmp_path / "latents.npz").forward_matrix.shape[1] == LATENT_DIM
