@@ -66,12 +66,12 @@ def _spoken(voice: Voice | None, texts: Sequence[str], seeds: Sequence[int]) -> 
 
 def word_error_rate(texts: Sequence[str], takes: Sequence[Rendering], recognizer: Recognizer) -> dict[str, object]:
     """Errors per hundred words, and the sentences that went worst."""
-    scored = []
+    scored: list[tuple[int, int, str]] = []
     for index, take in enumerate(takes):
         text = texts[index % len(texts)]
         heard = recognizer(take.samples)
         scored.append((word_errors(text, heard), len(text.split()), f"{text} → {heard}"))
-    wrong, words = (sum(row[column] for row in scored) for column in (0, 1))
+    wrong, words = sum(row[0] for row in scored), sum(row[1] for row in scored)
     worst = [line for errors, _, line in sorted(scored, key=lambda row: -row[0]) if errors][:8]
     return {"wer_percent": round(100 * wrong / words, 1), "takes": len(takes), "worst": worst}
 

@@ -62,7 +62,8 @@ def _windows(samples: Tensor, hop: int, length: int) -> Tensor:
 def log_mel(samples: Tensor) -> Tensor:
     """float32 ``(samples,)``, a multiple of :data:`HOP`, to ``(samples / HOP, MELS)``."""
     spectrum = torch.fft.rfft(_windows(samples, HOP, WINDOW) * torch.hann_window(WINDOW), n=TRANSFORM).abs()
-    return (spectrum @ mel_filters()).clamp_min(FLOOR).log()
+    out: Tensor = (spectrum @ mel_filters()).clamp_min(FLOOR).log()
+    return out
 
 
 def pitch(samples: Tensor) -> tuple[Tensor, Tensor]:
