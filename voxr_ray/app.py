@@ -19,6 +19,7 @@ from ray.serve.exceptions import RayServeException
 from voxr_ray.config import Settings
 from voxr_ray.engine.model import SlotModel
 from voxr_ray.errors import ConfigurationError
+from voxr_ray.serve.access import with_keys
 from voxr_ray.serve.replica import Replica
 from voxr_ray.serve.router import Router
 
@@ -42,7 +43,7 @@ def app(args: dict[str, Any]) -> serve.Application:
     """
     # Beyond this line the CLI and the controller handle exceptions, and each understands only its own.
     try:
-        settings = check_model(resolve_device(Settings.load(args, os.environ)))
+        settings = check_model(resolve_device(with_keys(Settings.load(args, os.environ))))
         return build_app(settings, load_checkpoint)
     except ConfigurationError as error:
         raise StartRefused(" ".join(error.message.split())) from error

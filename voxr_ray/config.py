@@ -21,6 +21,7 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
+    SecretStr,
     StrictBool,
     ValidationError,
     model_validator,
@@ -30,7 +31,9 @@ from voxr_ray.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "VOXR_"
 
-_TEXT_FIELDS = frozenset({"model", "model_name", "device", "dtype"})
+_TEXT_FIELDS = frozenset({"model", "model_name", "device", "dtype", "api_keys_file"})
+_LIST_FIELDS = frozenset({"model_aliases", "api_keys", "cors_origins", "allowed_audio_hosts", "allowed_audio_folders"})
+_SECRET_FIELDS = frozenset({"api_keys"})
 
 
 def _not_a_boolean(value: Any) -> Any:
@@ -42,6 +45,8 @@ def _not_a_boolean(value: Any) -> Any:
 
 Count = Annotated[int, BeforeValidator(_not_a_boolean)]
 Number = Annotated[FiniteFloat, BeforeValidator(_not_a_boolean)]
+Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^\S+$")]
+Secret = Annotated[SecretStr, Field(min_length=1, max_length=500)]
 
 
 class Settings(BaseModel):
@@ -56,6 +61,8 @@ class Settings(BaseModel):
     model_name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """Name in ``/v1/models`` and in requests. Unset: what the checkpoint calls itself, else the last part of
     ``model``."""
+    model_aliases: tuple[Word, ...] = ()
+    """Other names that requests may use for the model, such as ``tts-1``; lists are JSON or separated by commas."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where replicas compute. ``auto`` looks at the machine that builds the application; a cluster file names it."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -139,8 +146,26 @@ class Settings(BaseModel):
     and a request may carry two."""
     max_body_bytes: Annotated[Count, Field(ge=1024, le=2**30)] = 32 * 2**20
     """Largest request body; beyond it the answer is 413, before the body is read."""
+    max_batch_items: Annotated[Count, Field(ge=1, le=1000)] = 32
+    """Most items of one ``/v1/audio/speech/batch`` request."""
+    batch_concurrency: Annotated[Count, Field(ge=1, le=1000)] = 8
+    """Items of one such request that are rendered at the same time."""
     request_timeout_s: Annotated[Number, Field(gt=0)] = 300.0
     """Seconds an answer may take in all: 408 before its first byte, a broken connection after it."""
+
+    # ---- access ----
+
+    api_keys: tuple[Secret, ...] = ()
+    """Keys of which a request must carry one (``Authorization: Bearer``). Empty, with ``api_keys_file`` unset:
+    anybody may call. Deployment files are shown in dashboards, so prefer ``VOXR_API_KEYS`` or the file."""
+    api_keys_file: str | None = None
+    """File with one key on each line, read when the application is built; lines that begin with ``#`` are comments."""
+    cors_origins: tuple[Word, ...] = ()
+    """Origins whose web pages may call, such as ``https://example.org``; ``*`` for all. Empty: none."""
+    allowed_audio_hosts: tuple[Word, ...] = ()
+    """Hosts (``name`` or ``name:port``) that recordings may be fetched from by ``http(s)://`` address. Empty: none."""
+    allowed_audio_folders: tuple[str, ...] = ()
+    """Folders, as the router sees them, that recordings may be read from by ``file://`` address. Empty: none."""
 
     # ---- operation ----
 
@@ -183,7 +208,7 @@ class Settings(BaseModel):
             message = first["msg"].removeprefix("Value error, ")
             if not name:
                 raise ConfigurationError(message) from error
-            shown = repr(given.get(name))[:80]
+            shown = "…" if name in _SECRET_FIELDS else repr(given.get(name))[:80]
             raise ConfigurationError(f"setting {name} = {shown}: {message}", param=name) from error
 
     @model_validator(mode="after")
@@ -229,6 +254,11 @@ class Settings(BaseModel):
         return self.model_name or self.model.rstrip("/").rsplit("/", 1)[-1] or self.model
 
     @property
+    def model_names(self) -> tuple[str, ...]:
+        """Every name a request may use for the model."""
+        return (self.served_name, *self.model_aliases)
+
+    @property
     def replica_max_ongoing(self) -> int:
         """Calls Serve lets into a replica: all the engine has room for, refusals, encodes and queries."""
         room = self.max_batch + self.max_queue
@@ -264,7 +294,9 @@ def _read(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if name in _TEXT_FIELDS:
-        return None if value == "null" and name == "model_name" else value
+        return None if value == "null" and name in ("model_name", "api_keys_file") else value
+    if name in _LIST_FIELDS and not value.lstrip().startswith("["):
+        return [part.strip() for part in value.split(",") if part.strip()]
     lowered = value.strip().lower()
     try:
         return json.loads(lowered if lowered in ("true", "false", "none", "null") else value)

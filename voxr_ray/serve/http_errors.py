@@ -49,6 +49,10 @@ class UnknownModel(RequestError):
     """The request asks for a model that is not the one served."""
 
 
+class Unauthorized(RequestError):
+    """The request carries no key of this server's, or a wrong one."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     status: int
@@ -66,6 +70,7 @@ _TABLE: dict[type[VoxrError], _Row] = {
     InvalidRequest: _Row(400, _CALLER, "invalid_value"),
     TooLarge: _Row(400, _CALLER, "too_large"),
     BadAudio: _Row(400, _CALLER, "bad_audio"),
+    Unauthorized: _Row(401, _CALLER, "invalid_api_key"),
     UnknownVoice: _Row(404, _CALLER, "voice_not_found"),
     UnknownModel: _Row(404, _CALLER, "model_not_found"),
     BodyTooLarge: _Row(413, _CALLER, "body_too_large"),
@@ -101,8 +106,25 @@ def error_response(error: VoxrError) -> JSONResponse:
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
+    if row.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(body_of(error), row.status, headers)
+
+
+def body_of(error: VoxrError) -> dict[str, dict[str, str | None]]:
+    """The JSON body of an error."""
+    row = _row(error)
     param = None if error.param is None else _HTTP_NAMES.get(error.param, error.param)
-    return JSONResponse(error_body(error.message, row.kind, param, row.code), row.status, headers)
+    return error_body(error.message, row.kind, param, row.code)
+
+
+def codes_by_status() -> dict[int, list[str]]:
+    """Every code there is, by HTTP status: what descriptions and documents are checked against."""
+    codes: dict[int, list[str]] = {404: ["not_found"], 405: ["method_not_allowed"]}
+    for row in _TABLE.values():
+        if row.code not in codes.setdefault(row.status, []):
+            codes[row.status].append(row.code)
+    return {status: sorted(codes[status]) for status in sorted(codes)}
 
 
 def from_validation(error: ValidationError) -> RequestError:

@@ -13,7 +13,9 @@ from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
 from voxr_ray.config import Settings
+from voxr_ray.errors import VoxrError
 from voxr_ray.messages import AudioChunk, Prompt, Reference, SynthRequest, SynthResult
+from voxr_ray.serve.batch import synthesize_batch
 from voxr_ray.serve.http_schema import DEFAULT_VOICE
 from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.logs import set_up_logs
@@ -69,6 +71,20 @@ class Router:
         async with aclosing(self._speech.render_stream(request)) as chunks:
             async for chunk in chunks:
                 yield chunk
+
+    async def synthesize_batch(self, requests: list[SynthRequest]) -> list[SynthResult | VoxrError]:
+        """Render many utterances, ``batch_concurrency`` of them at a time.
+
+        Args:
+            requests: At most ``max_batch_items``.
+
+        Returns:
+            A result or an error for each, in their order: one that fails does not fail the others.
+
+        Raises:
+            TooLarge: There are more than a batch may hold.
+        """
+        return await synthesize_batch(self._speech, requests)
 
     async def encode_reference(self, audio: bytes) -> Reference:
         """Encode a recording as a voice that any replica can speak with.

@@ -40,7 +40,8 @@ class LocalServer:
         self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
 
     async def speak(self, **body: Any) -> httpx.Response:
-        return await self.client.post("/v1/audio/speech", json=body)
+        """POST a speech request; the answer is WAV unless the body says otherwise."""
+        return await self.client.post("/v1/audio/speech", json={"response_format": "wav"} | body)
 
     async def counts(self) -> Any:
         return (await self.replica.engine_record()).record.counts
