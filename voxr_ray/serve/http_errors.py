@@ -66,6 +66,9 @@ _SERVER = "server_error"
 _HTTP_NAMES = {"text": "input", "reference": "ref_audio", "prompt": "prompt_audio"}
 """Fields that are called otherwise in the body of an HTTP request than in the values below it."""
 
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+"""Codes of what no class of ours stands for."""
+
 _TABLE: dict[type[VoxrError], _Row] = {
     InvalidRequest: _Row(400, _CALLER, "invalid_value"),
     TooLarge: _Row(400, _CALLER, "too_large"),
@@ -118,13 +121,10 @@ def body_of(error: VoxrError) -> dict[str, dict[str, str | None]]:
     return error_body(error.message, row.kind, param, row.code)
 
 
-def codes_by_status() -> dict[int, list[str]]:
-    """Every code there is, by HTTP status: what descriptions and documents are checked against."""
-    codes: dict[int, list[str]] = {404: ["not_found"], 405: ["method_not_allowed"]}
-    for row in _TABLE.values():
-        if row.code not in codes.setdefault(row.status, []):
-            codes[row.status].append(row.code)
-    return {status: sorted(codes[status]) for status in sorted(codes)}
+def error_table() -> list[tuple[int, str, str]]:
+    """Status, type and code of every error there is: what descriptions and documents are made from or held to."""
+    rows = {(row.status, row.kind, row.code) for row in _TABLE.values()}
+    return sorted(rows | {(status, _CALLER, code) for status, code in _HTTP_CODES.items()})
 
 
 def from_validation(error: ValidationError) -> RequestError:
@@ -154,7 +154,7 @@ def install(app: FastAPI) -> None:
             return error_response(error)
         if isinstance(error, HTTPException):
             kind = _CALLER if error.status_code < 500 else _SERVER
-            code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+            code = _HTTP_CODES.get(error.status_code, "http_error")
             body = error_body(f"{request.method} {request.url.path}: {error.detail}", kind, None, code)
             return JSONResponse(body, error.status_code, error.headers)
         # Starlette raises it again once this is sent, so Serve logs the traceback.

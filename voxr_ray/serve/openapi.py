@@ -10,11 +10,13 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.responses import Response
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import CoreSchema
 
 from voxr_ray.encode import AudioFormat
 from voxr_ray.messages import SynthRequest
 from voxr_ray.serve.batch import SHARED_FIELDS, BatchBody
-from voxr_ray.serve.http_errors import codes_by_status
+from voxr_ray.serve.http_errors import error_table
 from voxr_ray.serve.http_schema import SpeechBody
 from voxr_ray.serve.output import EVENT_STREAM
 
@@ -62,10 +64,10 @@ EXPOSED_HEADERS = ["x-request-id", "retry-after", *_AUDIO_HEADERS]
 
 
 def _errors(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    codes = codes_by_status()
+    table = error_table()
     return {
         status: {
-            "description": "Error, by code: " + ", ".join(codes[status]),
+            "description": "Error, by code: " + ", ".join(code for each, _, code in table if each == status),
             "content": {"application/json": {"schema": _ERROR}},
         }
         for status in statuses
@@ -80,10 +82,17 @@ def _body(schema: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
+class _NumbersOnly(GenerateJsonSchema):
+    """Passes over what no JSON can hold, such as arrays of samples."""
+
+    def handle_invalid_for_json_schema(self, schema: CoreSchema, error_info: str) -> dict[str, Any]:
+        return {}
+
+
 def _speech_schema() -> dict[str, Any]:
     """The fields of a speech request, with the limits their values meet later."""
     schema = SpeechBody.model_json_schema()
-    limits = SynthRequest.model_json_schema()["properties"]
+    limits = SynthRequest.model_json_schema(schema_generator=_NumbersOnly)["properties"]
     for name, field in schema["properties"].items():
         # Of an optional parameter the limits stand in the first of its alternatives.
         known = limits.get(name, {})

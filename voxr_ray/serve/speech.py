@@ -45,8 +45,8 @@ T = TypeVar("T")
 _INLINE_BYTES = 64 * 1024
 """Bodies up to this size are parsed on the loop: the hop to a thread would cost more."""
 
-_INLINE_SAMPLES = 2**16
-"""Audio up to this length is encoded on the loop, for the same reason."""
+_INLINE_SAMPLES = 2**15
+"""Audio up to this length is encoded on the loop, for the same reason: some milliseconds for the slowest codec."""
 
 
 class SpeechService:

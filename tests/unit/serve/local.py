@@ -36,7 +36,8 @@ class LocalServer:
         self.settings = Settings.load({"model_name": "fake", "device": "cpu"} | (settings or {}), {})
         self.replica = Replica(self.settings, partial(make_fake_model, **model))
         self.service = SpeechService(self.settings, LocalReplicas(self.replica))  # type: ignore[arg-type]
-        transport = httpx.ASGITransport(build_http_app(self.service), raise_app_exceptions=False)
+        self.app = build_http_app(self.service)
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
 
     async def speak(self, **body: Any) -> httpx.Response:
