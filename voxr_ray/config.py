@@ -46,6 +46,7 @@ def _not_a_boolean(value: Any) -> Any:
 Count = Annotated[int, BeforeValidator(_not_a_boolean)]
 Number = Annotated[FiniteFloat, BeforeValidator(_not_a_boolean)]
 Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^\S+$")]
+Folder = Annotated[str, Field(pattern="^/")]
 Secret = Annotated[SecretStr, Field(min_length=1, max_length=500)]
 
 
@@ -164,7 +165,7 @@ class Settings(BaseModel):
     """Origins whose web pages may call, such as ``https://example.org``; ``*`` for all. Empty: none."""
     allowed_audio_hosts: tuple[Word, ...] = ()
     """Hosts (``name`` or ``name:port``) that recordings may be fetched from by ``http(s)://`` address. Empty: none."""
-    allowed_audio_folders: tuple[str, ...] = ()
+    allowed_audio_folders: tuple[Folder, ...] = ()
     """Folders, as the router sees them, that recordings may be read from by ``file://`` address. Empty: none."""
 
     # ---- operation ----
@@ -295,9 +296,10 @@ def _read(name: str, value: Any) -> Any:
         return value
     if name in _TEXT_FIELDS:
         return None if value == "null" and name in ("model_name", "api_keys_file") else value
-    if name in _LIST_FIELDS and not value.lstrip().startswith("["):
-        return [part.strip() for part in value.split(",") if part.strip()]
     lowered = value.strip().lower()
+    if name in _LIST_FIELDS and not lowered.startswith("["):
+        # Empty parts stay, to be refused: a list of keys that turned out empty would open the server to everybody.
+        return [] if lowered in ("null", "none") else [part.strip() for part in value.split(",")]
     try:
         return json.loads(lowered if lowered in ("true", "false", "none", "null") else value)
     except ValueError:

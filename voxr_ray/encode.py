@@ -236,10 +236,8 @@ class _CodecWriter:
         # A muxer that can seek goes back to write the length into its header.
         self._sink: _Sink | io.BytesIO = io.BytesIO() if whole else _Sink()
         container: Any = av.open(self._sink, "w", format=codec.container, options=_MUXER_OPTIONS | codec.options)
-        self._container, self._stream = (
-            container,
-            container.add_stream(codec.codec, rate=rate_hz, layout="mono", options=codec.codec_options),
-        )
+        self._container = container
+        self._stream = container.add_stream(codec.codec, rate=rate_hz, layout="mono", options=codec.codec_options)
         self._stream.codec_context.thread_count = 1
         if codec.bits_per_sample:
             wanted = min(codec.most_bits, codec.bits_per_sample * rate_hz)

@@ -201,7 +201,10 @@ class SpeechService:
             raise
         name = self.settings.served_name
         headers = audio_headers(name, first.seed, encoder.rate_hz, speech.audio_format, notice)
-        media_type = EVENT_STREAM if speech.sse else speech.audio_format.media_type
+        media_type = speech.audio_format.media_type
+        if speech.sse:
+            media_type = EVENT_STREAM
+            headers["cache-control"] = "no-cache"
         return AudioStream(self._stream_body(speech, encoder, first, chunks, deadline), headers, media_type)
 
     async def _stream_body(
