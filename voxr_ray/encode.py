@@ -13,6 +13,7 @@ random number: equal samples are equal bytes.
 from __future__ import annotations
 
 import io
+import threading
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
@@ -99,12 +100,13 @@ class AudioEncoder:
         self._resampler: Any = None
         if self.rate_hz != model_hz:
             self._resampler = soxr.ResampleStream(model_hz, self.rate_hz, 1, dtype="float32", quality="HQ")
-        self._whole = samples is not None
+        whole = samples is not None
+        self._busy = threading.Lock()
         self._writer: _Writer
         if audio_format in (AudioFormat.WAV, AudioFormat.PCM):
-            self._writer = _PcmWriter(self.rate_hz, wav=audio_format is AudioFormat.WAV, whole=self._whole)
+            self._writer = _PcmWriter(self.rate_hz, wav=audio_format is AudioFormat.WAV, whole=whole)
         else:
-            self._writer = _CodecWriter(_CODECS[audio_format], self.rate_hz, whole=self._whole)
+            self._writer = _CodecWriter(_CODECS[audio_format], self.rate_hz, whole=whole)
 
     def encode(self, samples: np.ndarray) -> bytes:
         """Take the next samples and give what is ready, which may be nothing.
@@ -113,16 +115,28 @@ class AudioEncoder:
             samples: float32 ``(samples,)`` in [-1, 1].
         """
         samples = np.ascontiguousarray(samples, dtype=np.float32)
-        if self._resampler is not None:
-            samples = self._resampler.resample_chunk(samples)
-        return self._writer.write(samples)
+        with self._busy:
+            if self._resampler is not None:
+                samples = self._resampler.resample_chunk(samples)
+            return self._writer.write(samples)
 
     def finish(self) -> bytes:
         """End the audio and give what is left of it. The encoder is of no use afterwards."""
         head = b""
         if self._resampler is not None:
             head = self._writer.write(self._resampler.resample_chunk(np.zeros(0, dtype=np.float32), last=True))
-        return head + self._writer.close()
+        return head + self._writer.end()
+
+    def close(self) -> None:
+        """Free the codec of an answer whose caller left; after :meth:`finish` there is nothing to do.
+
+        The caller may have left while a thread still encodes: then the garbage collector frees it later.
+        """
+        if self._busy.acquire(blocking=False):
+            try:
+                self._writer.close()
+            finally:
+                self._busy.release()
 
 
 def encode_whole(
@@ -140,7 +154,9 @@ def encode_whole(
 class _Writer(Protocol):
     def write(self, samples: np.ndarray) -> bytes: ...
 
-    def close(self) -> bytes: ...
+    def end(self) -> bytes: ...
+
+    def close(self) -> None: ...
 
 
 class _PcmWriter:
@@ -162,11 +178,14 @@ class _PcmWriter:
         self._started = True
         return wav_header(self._rate_hz, None) + data
 
-    def close(self) -> bytes:
+    def end(self) -> bytes:
         if self._kept is None:
             return b""
         data = b"".join(self._kept)
         return wav_header(self._rate_hz, len(data) // 2) + data if self._wav else data
+
+    def close(self) -> None:
+        self._kept = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,10 +276,13 @@ class _CodecWriter:
             self._mux(frame)
         return self._take()
 
-    def close(self) -> bytes:
+    def end(self) -> bytes:
         self._mux(None)
         self._container.close()
         return self._sink.getvalue() if isinstance(self._sink, io.BytesIO) else self._sink.take()
+
+    def close(self) -> None:
+        self._container.close()  # does nothing the second time
 
     def _mux(self, frame: Any) -> None:
         for packet in self._stream.encode(frame):

@@ -124,4 +124,9 @@ def test_an_encoder_left_alone_ends_quietly() -> None:
     for audio_format in AudioFormat:
         encoder = AudioEncoder(audio_format, 48_000)
         encoder.encode(speech_like(0.2, 48_000))
-        del encoder
+        encoder.close()
+        encoder.close()
+    encoder = AudioEncoder(AudioFormat.MP3, 48_000)
+    with encoder._busy:  # as while a thread encodes
+        encoder.close()
+    assert encoder.encode(speech_like(0.2, 48_000))

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, closing
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -217,7 +217,8 @@ class SpeechService:
     ) -> AsyncGenerator[bytes, None]:
         chunk: AudioChunk | None = first
         summary: Summary | None = None
-        async with aclosing(rest):
+        wrap = delta_event if speech.sse else bytes
+        with closing(encoder):
             try:
                 while chunk is not None:
                     inline = len(chunk.samples) <= _INLINE_SAMPLES
@@ -225,7 +226,7 @@ class SpeechService:
                         encoder.encode(chunk.samples) if inline else await self.in_thread(encoder.encode, chunk.samples)
                     )
                     if data:
-                        yield delta_event(data) if speech.sse else data
+                        yield wrap(data)
                     summary = chunk.summary
                     # Timed piece by piece: a time-out may not span a yield, for it would fire into the consumer.
                     chunk = await _next_before(deadline, rest)
@@ -235,10 +236,12 @@ class SpeechService:
                 if speech.sse:
                     yield error_event(error if isinstance(error, VoxrError) else RequestTimeout(reason))
                 raise StreamBroken(reason) from error
-        if data := encoder.finish():
-            yield delta_event(data) if speech.sse else data
-        if speech.sse and summary is not None:
-            yield done_event(summary)
+            finally:
+                await rest.aclose()
+            if data := encoder.finish():
+                yield wrap(data)
+            if speech.sse and summary is not None:
+                yield done_event(summary)
 
     async def _parse(self, body: bytes, request_id: str) -> Speech:
         if len(body) <= _INLINE_BYTES:
