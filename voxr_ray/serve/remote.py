@@ -11,7 +11,7 @@ import asyncio
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import httpx
 
@@ -33,7 +33,7 @@ class AudioLink:
         param: Request field it came in.
     """
 
-    address: str | Path
+    address: httpx.URL | Path
     param: str
 
 
@@ -46,22 +46,22 @@ def link_of(value: str, param: str, settings: Settings) -> AudioLink | None:
     text = value.strip()
     if not (settings.allowed_audio_hosts or settings.allowed_audio_folders) or not _ADDRESS.match(text):
         return None
+    if text[:5].lower() == "file:":
+        return AudioLink(_trusted_file(text, param, settings), param)
     try:
-        parts = urlsplit(text)
-        port = parts.port or _PORTS.get(parts.scheme)
-    except ValueError as error:
+        # Parsed by the library that fetches it, so that both mean the same host.
+        url = httpx.URL(text)
+    except httpx.InvalidURL as error:
         raise InvalidRequest(f"{param} is no valid address: {error}", param=param) from error
-    if parts.scheme == "file":
-        return AudioLink(_trusted_file(parts, param, settings), param)
-    host = (parts.hostname or "").lower()
-    named = {host} if port == _PORTS[parts.scheme] else set()
-    if parts.username is not None or not (named | {f"{host}:{port}"}) & set(_hosts(settings)):
+    usual = _PORTS[url.scheme]
+    names = {f"{url.host}:{url.port or usual}"} | ({url.host} if url.port in (None, usual) else set())
+    if url.userinfo or names.isdisjoint(host.lower() for host in settings.allowed_audio_hosts):
         raise InvalidRequest(
-            f"{param} is an address on {host[:80]!r}, from which nothing is fetched here; send the audio itself as "
-            "base64",
+            f"{param} is an address on {url.host[:80]!r}, from which nothing is fetched here; send the audio itself "
+            "as base64",
             param=param,
         )
-    return AudioLink(text, param)
+    return AudioLink(url, param)
 
 
 async def fetch_both(
@@ -90,17 +90,14 @@ async def fetch(link: AudioLink, most_bytes: int) -> bytes:
         raise BadAudio(f"{link.param} could not be fetched: {reason[:200]}", param=link.param) from error
 
 
-def _hosts(settings: Settings) -> list[str]:
-    return [host.lower() for host in settings.allowed_audio_hosts]
-
-
-def _trusted_file(parts: SplitResult, param: str, settings: Settings) -> Path:
+def _trusted_file(address: str, param: str, settings: Settings) -> Path:
     refusal = InvalidRequest(
         f"{param} is a file outside the folders that are read here; send the audio itself as base64", param=param
     )
-    if parts.netloc not in ("", "localhost"):
-        raise refusal
     try:
+        parts = urlsplit(address)
+        if parts.netloc not in ("", "localhost"):
+            raise refusal
         path = Path(unquote(parts.path)).resolve()
     except (OSError, ValueError) as error:  # loops of links, null bytes
         raise refusal from error
@@ -119,7 +116,7 @@ def _read(link: AudioLink, path: Path, most_bytes: int) -> bytes:
     return data
 
 
-async def _download(link: AudioLink, address: str, most_bytes: int) -> bytes:
+async def _download(link: AudioLink, address: httpx.URL, most_bytes: int) -> bytes:
     data = bytearray()
     limits = httpx.Timeout(_SILENCE_S, connect=_CONNECT_S)
     async with (

@@ -125,6 +125,12 @@ async def test_what_cannot_be_had_is_said(host: str, path: str, words: str) -> N
         "file://{host}/voice.wav",
         "file:///etc/passwd",
         "ftp://{host}/voice.wav",
+        "http://{host}\\@evil.example/voice.wav",
+        "http://evil.example\\@{host}/voice.wav",
+        "http://evil.example?@{host}/voice.wav",
+        "http://evil\t.example/voice.wav",
+        "http://",
+        "file://[",
     ],
 )
 async def test_another_host_in_disguise_is_another_host(host: str, address: str) -> None:
