@@ -49,6 +49,10 @@ class UnknownModel(RequestError):
     """The request asks for a model that is not the one served."""
 
 
+class UnknownField(InvalidRequest):
+    """The body has a field that is none. ``param`` is the caller's own name for it, whatever that means elsewhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     status: int
@@ -101,7 +105,9 @@ def error_response(error: VoxrError) -> JSONResponse:
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-    param = None if error.param is None else _HTTP_NAMES.get(error.param, error.param)
+    param = error.param
+    if param is not None and not isinstance(error, UnknownField):
+        param = _HTTP_NAMES.get(param, param)
     return JSONResponse(error_body(error.message, row.kind, param, row.code), row.status, headers)
 
 
@@ -113,9 +119,9 @@ def from_validation(error: ValidationError) -> RequestError:
     if not first["loc"]:
         return InvalidRequest(first["msg"].removeprefix("Value error, "))
     param = str(first["loc"][0])
-    param = _HTTP_NAMES.get(param, param)
     if first["type"] == "extra_forbidden":
-        return InvalidRequest(f"unknown field {param[:80]!r}", param=param[:80])
+        return UnknownField(f"unknown field {param[:80]!r}", param=param[:80])
+    param = _HTTP_NAMES.get(param, param)
     if first["type"] == "missing":
         return InvalidRequest(f"{param} is missing", param=param)
     shown = "" if isinstance(first["input"], dict | list) else f" (given: {repr(first['input'])[:60]})"

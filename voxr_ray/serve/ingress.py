@@ -10,12 +10,12 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.requests import ClientDisconnect
 
-from voxr_ray.errors import Cancelled
+from voxr_ray.errors import Cancelled, EngineStopped
 from voxr_ray.serve.http_errors import BodyTooLarge, RequestTimeout, UnknownModel, UnsupportedMediaType, install
 from voxr_ray.serve.http_schema import SpeechBody
 from voxr_ray.serve.speech import SpeechService
 
-_HEALTH_TIMEOUT_S = 10.0
+_HEALTH_TIMEOUT_S = 5.0
 
 
 def build_http_app(speech: SpeechService) -> FastAPI:
@@ -64,7 +64,9 @@ def build_http_app(speech: SpeechService) -> FastAPI:
                 async with asyncio.timeout(_HEALTH_TIMEOUT_S):
                     await speech.probe()
             except TimeoutError as error:
-                raise RequestTimeout(f"no replica answered within {_HEALTH_TIMEOUT_S:g} s") from error
+                raise EngineStopped(
+                    f"no replica answered within {_HEALTH_TIMEOUT_S:g} s", retry_after_s=_HEALTH_TIMEOUT_S
+                ) from error
         return JSONResponse({"status": "ok", "model": settings.served_name})
 
     async def model_card() -> dict[str, Any]:
