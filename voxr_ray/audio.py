@@ -266,7 +266,8 @@ def _decode_ffmpeg(data: bytes, container: _Container, max_seconds: float) -> tu
 
             mono = _collect(blocks(), rate_hz, max_seconds)
     except (av.FFmpegError, ValueError) as error:
-        raise BadAudio(f"the {container.name} recording cannot be decoded: {error}") from error
+        # FFmpeg's own words ("[Errno 1] Operation not permitted") mislead whoever sent the file; the log has them.
+        raise BadAudio(f"the {container.name} recording is damaged and cannot be decoded") from error
     if len(mono) + _tolerance(container) < declared:
         raise BadAudio(
             f"the {container.name} recording is truncated: it declares {declared} frames and holds {len(mono)}"

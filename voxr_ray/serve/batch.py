@@ -20,7 +20,7 @@ from starlette.responses import Response
 from voxr_ray.config import Settings
 from voxr_ray.errors import EngineError, InvalidRequest, TooLarge, VoxrError
 from voxr_ray.messages import SynthRequest, SynthResult
-from voxr_ray.serve.http_errors import body_of, from_validation
+from voxr_ray.serve.http_errors import UnknownField, body_of, from_validation
 from voxr_ray.serve.http_schema import SpeechBody
 from voxr_ray.serve.output import SpokenFile, usage
 from voxr_ray.serve.speech import SpeechService
@@ -63,7 +63,7 @@ def parse_batch(body: bytes, settings: Settings) -> list[bytes]:
         if name in _STREAMING | {"input"}:
             raise InvalidRequest(f"{name[:80]} cannot be given for all items of a batch", param=name)
         if name not in SHARED_FIELDS:
-            raise InvalidRequest(f"unknown field {name[:80]!r}", param=name[:80])
+            raise UnknownField(f"unknown field {name[:80]!r}", param=name[:80])
     _check_count(len(batch.items), settings)
     if not batch.items:
         raise InvalidRequest("items is empty: give at least one", param="items")

@@ -53,6 +53,10 @@ class Unauthorized(RequestError):
     """The request carries no key of this server's, or a wrong one."""
 
 
+class UnknownField(InvalidRequest):
+    """The body has a field that is none. ``param`` is the caller's own name for it, whatever that means elsewhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     status: int
@@ -117,7 +121,9 @@ def error_response(error: VoxrError) -> JSONResponse:
 def body_of(error: VoxrError) -> dict[str, dict[str, str | None]]:
     """The JSON body of an error."""
     row = _row(error)
-    param = None if error.param is None else _HTTP_NAMES.get(error.param, error.param)
+    param = error.param
+    if param is not None and not isinstance(error, UnknownField):
+        param = _HTTP_NAMES.get(param, param)
     return error_body(error.message, row.kind, param, row.code)
 
 
@@ -135,9 +141,9 @@ def from_validation(error: ValidationError) -> RequestError:
     if not first["loc"]:
         return InvalidRequest(first["msg"].removeprefix("Value error, "))
     param = str(first["loc"][0])
-    param = _HTTP_NAMES.get(param, param)
     if first["type"] == "extra_forbidden":
-        return InvalidRequest(f"unknown field {param[:80]!r}", param=param[:80])
+        return UnknownField(f"unknown field {param[:80]!r}", param=param[:80])
+    param = _HTTP_NAMES.get(param, param)
     if first["type"] == "missing":
         return InvalidRequest(f"{param} is missing", param=param)
     shown = "" if isinstance(first["input"], dict | list) else f" (given: {repr(first['input'])[:60]})"

@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 
-from voxr_ray.errors import Cancelled
+from voxr_ray.errors import Cancelled, EngineStopped
 from voxr_ray.serve import openapi
 from voxr_ray.serve.access import KeyGate
 from voxr_ray.serve.batch import answer_batch
@@ -19,7 +19,7 @@ from voxr_ray.serve.http_errors import BodyTooLarge, RequestTimeout, Unsupported
 from voxr_ray.serve.http_schema import unknown_model
 from voxr_ray.serve.speech import SpeechService
 
-_HEALTH_TIMEOUT_S = 10.0
+_HEALTH_TIMEOUT_S = 5.0
 
 
 def build_http_app(speech: SpeechService) -> FastAPI:
@@ -75,7 +75,9 @@ def build_http_app(speech: SpeechService) -> FastAPI:
                 async with asyncio.timeout(_HEALTH_TIMEOUT_S):
                     await speech.probe()
             except TimeoutError as error:
-                raise RequestTimeout(f"no replica answered within {_HEALTH_TIMEOUT_S:g} s") from error
+                raise EngineStopped(
+                    f"no replica answered within {_HEALTH_TIMEOUT_S:g} s", retry_after_s=_HEALTH_TIMEOUT_S
+                ) from error
         return JSONResponse({"status": "ok", "model": settings.served_name})
 
     async def read_json(request: Request) -> tuple[bytes, str, float]:

@@ -197,7 +197,7 @@ HEALTH: dict[str, Any] = {
         "required": ["status", "model"],
         "properties": {"status": {"const": "ok"}, "model": _TEXT},
     })
-    | _errors(408, *_FAILURES)
+    | _errors(*_FAILURES)
 }  # fmt: skip
 
 

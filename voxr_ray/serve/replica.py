@@ -28,6 +28,9 @@ from voxr_ray.serve.values import ReplicaInfo
 
 _log = logging.getLogger(__name__)
 
+_GIVEN_UP_S = 1.0
+"""Seconds to wait for the thread of an engine that has stopped."""
+
 _PIECE_SAMPLES = 2**19
 """Samples in one piece of a whole result: 2 MiB, half of what one message holds."""
 
@@ -132,4 +135,6 @@ class Replica:
     def __del__(self) -> None:
         # Serve calls this once the last call has ended, or when the time for a graceful end is over.
         if engine := getattr(self, "_engine", None):
-            engine.close(timeout_s=self._settings.drain_s)
+            # An engine that was given up has nobody left to drain, and its thread may never come back: a replacement
+            # waits for this actor's GPU.
+            engine.close(timeout_s=self._settings.drain_s if engine.running else _GIVEN_UP_S)

@@ -13,7 +13,7 @@ from ray.serve.exceptions import RayServeException
 
 from tests.fakes.slot_model import make_fake_model
 from voxr_ray import app as app_builder
-from voxr_ray.app import StartRefused, build_app, load_checkpoint
+from voxr_ray.app import StartRefused, build_app, doubts, load_checkpoint
 from voxr_ray.config import Settings
 
 
@@ -51,6 +51,21 @@ def test_a_device_becomes_actor_options() -> None:
     assert options(device="cuda", replica_options={"num_gpus": 0.5}) == {"num_cpus": 1, "num_gpus": 0.5}
 
 
+def test_a_router_reserves_nothing_that_replicas_may_need() -> None:
+    assert deployments({"threads": os.cpu_count()})["Router"].ray_actor_options["num_cpus"] == 0
+
+
+def test_what_this_machine_alone_cannot_hold_is_said() -> None:
+    """It may be the head of a cluster that can, so it is no refusal."""
+    cores = os.cpu_count() or 1
+    assert doubts(Settings.load({"device": "cpu"}, {})) == []
+    assert doubts(Settings.load({"device": "cpu", "threads": cores}, {})) == []
+    (cpus,) = doubts(Settings.load({"device": "cpu", "threads": cores, "num_replicas": 2}, {}))
+    assert f"reserve {2 * cores} CPUs and this machine has {cores}" in cpus
+    (gpu,) = doubts(Settings.load({"device": "cuda"}, {}))
+    assert "this machine has none" in gpu
+
+
 def test_replicas_are_fixed_or_scale() -> None:
     assert deployments({})["Replica"].num_replicas == 1
     assert deployments({"num_replicas": 3})["Replica"].num_replicas == 3
@@ -66,6 +81,8 @@ def test_replicas_are_fixed_or_scale() -> None:
         ({"max_batch": "0"}, "max_batch"),
         ({"device": "cuda", "replica_options": '{"num_gpus": 0}'}, "reserves no GPU"),
         ({"device": "cpu", "model": "/no/such/folder"}, "/no/such/folder"),
+        ({"device": "cpu", "replica_options": '{"num_gpu": 1}'}, "num_gpu"),
+        ({"device": "cpu", "replica_options": '{"num_cpus": -1}'}, "replica_options cannot be used"),
     ],
 )
 def test_a_refusal_is_one_line_for_both_commands(

@@ -373,3 +373,12 @@ async def test_an_openapi_description_names_every_field(local: LocalServer) -> N
     body = document["paths"]["/v1/audio/speech"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert set(body["properties"]) == set(SpeechBody.model_fields)
     assert all(field["description"] for field in body["properties"].values())
+
+
+@pytest.mark.parametrize("name", ["text", "reference", "prompt", "voice_id", "lang"])
+async def test_an_unknown_field_is_named_as_the_caller_named_it(local: LocalServer, name: str) -> None:
+    """Some of these names mean another field further in."""
+    answer = await local.speak(input="Hi.", **{name: "x"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == name
+    assert f"unknown field '{name}'" in answer.json()["error"]["message"]
