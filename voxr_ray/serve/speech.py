@@ -134,8 +134,8 @@ class SpeechService:
         """
         try:
             async with asyncio.timeout_at(deadline) as limit:
-                speech = await self._parse(body, request_id)
-                request = await self._complete(speech)
+                speech = await self.parse(body, request_id)
+                request = await self.complete(speech)
                 notice = (await self.info()).notice
                 if speech.stream:
                     return await self._streamed(speech, request, notice, deadline)
@@ -157,10 +157,10 @@ class SpeechService:
         Raises:
             VoxrError: The request was refused, or its render failed.
         """
-        speech = await self._parse(body, request_id)
+        speech = await self.parse(body, request_id)
         if speech.stream:
             raise InvalidRequest("this answer is not a stream: leave stream and stream_format out", param="stream")
-        return await self._file(speech, await self.render(await self._complete(speech)))
+        return await self._file(speech, await self.render(await self.complete(speech)))
 
     def timed_out(self) -> RequestTimeout:
         """What a request whose time is up is told."""
@@ -168,7 +168,7 @@ class SpeechService:
             f"nothing was ready within {self.settings.request_timeout_s:g} s, the time an answer may take"
         )
 
-    async def _complete(self, speech: Speech) -> SynthRequest:
+    async def complete(self, speech: Speech) -> SynthRequest:
         """The request with its recordings."""
         if not speech.has_recordings:
             return speech.request
@@ -243,7 +243,8 @@ class SpeechService:
             if speech.sse and summary is not None:
                 yield done_event(summary)
 
-    async def _parse(self, body: bytes, request_id: str) -> Speech:
+    async def parse(self, body: bytes, request_id: str) -> Speech:
+        """Read and check a JSON body."""
         if len(body) <= _INLINE_BYTES:
             return parse_speech(body, self.settings, request_id)
         return await self.in_thread(parse_speech, body, self.settings, request_id)
