@@ -126,6 +126,15 @@ def wav_header(rate_hz: int, samples: int | None) -> bytes:
     )  # fmt: skip
 
 
+def container_of(data: bytes) -> str:
+    """Name of the container a file is in, told from its first bytes; also the suffix such files have.
+
+    Raises:
+        BadAudio: It is none of :data:`READABLE`.
+    """
+    return _recognise(data).name
+
+
 _DATA_URI = re.compile(r"data:(?P<type>[^,;]*)(?P<options>(?:;[^,;]*)*),(?P<body>.*)", re.DOTALL | re.IGNORECASE)
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 

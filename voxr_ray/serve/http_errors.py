@@ -27,6 +27,7 @@ from voxr_ray.errors import (
     RequestError,
     TooLarge,
     UnknownVoice,
+    VoiceExists,
     VoxrError,
 )
 
@@ -67,6 +68,7 @@ _TABLE: dict[type[VoxrError], _Row] = {
     TooLarge: _Row(400, _CALLER, "too_large"),
     BadAudio: _Row(400, _CALLER, "bad_audio"),
     UnknownVoice: _Row(404, _CALLER, "voice_not_found"),
+    VoiceExists: _Row(409, _CALLER, "voice_exists"),
     UnknownModel: _Row(404, _CALLER, "model_not_found"),
     BodyTooLarge: _Row(413, _CALLER, "body_too_large"),
     UnsupportedMediaType: _Row(415, _CALLER, "unsupported_media_type"),

@@ -16,12 +16,11 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, Valida
 
 from voxr_ray.audio import decode_recording, parse_audio_field, to_pcm16
 from voxr_ray.config import Settings
-from voxr_ray.errors import InvalidRequest, TooLarge, UnknownVoice
+from voxr_ray.errors import InvalidRequest, TooLarge
 from voxr_ray.messages import Prompt, Recording, Reference, SynthRequest
 from voxr_ray.serve.http_errors import UnknownModel, from_validation
 from voxr_ray.serve.text import compose, is_speakable
-
-DEFAULT_VOICE = "default"
+from voxr_ray.serve.voice_names import DEFAULT_VOICE, key_of
 
 _MODEL_FIELDS = (
     "cfg_value",
@@ -56,11 +55,12 @@ class SpeechBody(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
     input: str
-    """Text to speak. It is spoken as it stands, leading brackets included."""
+    """Text to speak. It is spoken as it stands, leading brackets included. Long texts are spoken part by part."""
     model: str | None = None
     """Name of the served model, as in ``/v1/models``. Unset: that one."""
     voice: Annotated[str | None, BeforeValidator(_voice_name)] = None
-    """Name of a voice, or ``{"id": name}``. Unset or ``default``: the model's own choice."""
+    """Name of a stored voice, or ``{"id": name}``. Unset or ``default``: the model's own choice. Not with
+    ``ref_audio``."""
     response_format: str | None = None
     """``wav`` (default) or ``pcm`` (16-bit little-endian mono; the headers name the rate)."""
     stream: bool | None = None
@@ -109,6 +109,8 @@ class Speech:
         prompt: File to continue from, if any. The same object as ``reference`` where one clip is both.
         prompt_text: What ``prompt`` says.
         prompt_param: Field that ``prompt`` came in.
+        voice: Name of a stored voice to look up; ``None`` for the model's own.
+        styled: Whether the text begins with instructions.
     """
 
     request: SynthRequest
@@ -118,6 +120,8 @@ class Speech:
     prompt: bytes | None = None
     prompt_text: str = ""
     prompt_param: str = "prompt_audio"
+    voice: str | None = None
+    styled: bool = False
 
     @property
     def has_recordings(self) -> bool:
@@ -181,7 +185,7 @@ def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
     if fields.stream_format not in (None, "audio"):
         raise InvalidRequest(f"stream_format {fields.stream_format[:40]!r} is not supported; 'audio' is",
                              param="stream_format")  # fmt: skip
-    _check_voice(fields.voice)
+    voice = _stored_voice(fields)
     stream = bool(fields.stream)
     _check_retries(fields, stream)
     reference, prompt, prompt_text, prompt_param = _clips(fields, settings)
@@ -200,7 +204,17 @@ def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
         )
     except ValidationError as error:
         raise from_validation(error) from error
-    return Speech(request, _audio_format(fields), stream, reference, prompt, prompt_text, prompt_param)
+    return Speech(
+        request,
+        _audio_format(fields),
+        stream,
+        reference,
+        prompt,
+        prompt_text,
+        prompt_param,
+        voice=voice,
+        styled=fields.instructions is not None,
+    )
 
 
 def _check_text(text: str, param: str, settings: Settings) -> None:
@@ -212,12 +226,15 @@ def _check_text(text: str, param: str, settings: Settings) -> None:
         )
 
 
-def _check_voice(voice: str | None) -> None:
-    if voice is None or voice == DEFAULT_VOICE:
-        return
-    if not voice.strip():
+def _stored_voice(fields: SpeechBody) -> str | None:
+    """Name of the voice to look up, if it is not the model's own."""
+    if fields.voice is None or key_of(fields.voice) == DEFAULT_VOICE:
+        return None
+    if not fields.voice.strip():
         raise InvalidRequest("voice is blank", param="voice")
-    raise UnknownVoice(f"no voice is named {voice[:80]!r}; {DEFAULT_VOICE!r} is", param="voice")
+    if fields.ref_audio is not None:
+        raise InvalidRequest("voice and ref_audio each name a voice: leave one of them out", param="voice")
+    return fields.voice
 
 
 def _check_retries(fields: SpeechBody, stream: bool) -> None:
