@@ -97,6 +97,20 @@ def to_pcm16(samples: np.ndarray) -> np.ndarray:
     return quantised
 
 
+def clip_of(samples: np.ndarray, source_hz: int, rate_hz: int) -> np.ndarray:
+    """Audio that was made here as a recording that can be taken in again: resampled and quantised.
+
+    Args:
+        samples: float32 ``(samples,)`` at ``source_hz``.
+        source_hz: Its rate.
+        rate_hz: Rate of the result.
+
+    Returns:
+        int16 ``(ceil(samples * rate_hz / source_hz),)``.
+    """
+    return to_pcm16(_resample(samples, source_hz, rate_hz))
+
+
 def pcm16_bytes(samples: np.ndarray) -> bytes:
     """Raw little-endian 16-bit PCM of float32 ``samples`` ``(samples,)``: two bytes a sample, nothing else."""
     return to_pcm16(samples).astype("<i2", copy=False).tobytes()

@@ -92,6 +92,11 @@ def status_of(error: VoxrError) -> int:
     return _row(error).status
 
 
+def code_of(error: VoxrError) -> str:
+    """The ``code`` that tells programs what an error is."""
+    return _row(error).code
+
+
 def error_body(message: str, kind: str, param: str | None, code: str) -> dict[str, dict[str, str | None]]:
     """A JSON body in OpenAI's shape."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}

@@ -14,6 +14,8 @@ from voxr_ray.errors import Cancelled
 from voxr_ray.serve.http_errors import BodyTooLarge, RequestTimeout, UnknownModel, UnsupportedMediaType, install
 from voxr_ray.serve.http_schema import SpeechBody
 from voxr_ray.serve.speech import SpeechService
+from voxr_ray.serve.voices_http import add_voice_routes
+from voxr_ray.serve.ws import add_session_route
 
 _HEALTH_TIMEOUT_S = 10.0
 
@@ -73,6 +75,8 @@ def build_http_app(speech: SpeechService) -> FastAPI:
                 "sample_rate": info.spec.sample_rate_hz}  # fmt: skip
         return card if info.notice is None else card | {"notice": info.notice}
 
+    add_voice_routes(app, speech.voices, settings.request_timeout_s)
+    add_session_route(app, speech)
     return app
 
 

@@ -22,9 +22,11 @@ from voxr_ray.errors import EngineError, InvalidRequest, VoxrError
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, SynthRequest, SynthResult
 from voxr_ray.serve.http_errors import RequestTimeout
 from voxr_ray.serve.http_schema import AudioFormat, Speech, parse_speech
+from voxr_ray.serve.narration import Narrator, parts_of, rehearsals, render_parts, stream_parts
 from voxr_ray.serve.responses import AudioStream, StreamBroken
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import ReplicaInfo
+from voxr_ray.serve.voices import Voices, spoken_with
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +34,9 @@ T = TypeVar("T")
 
 _INLINE_BYTES = 64 * 1024
 """Bodies up to this size are parsed on the loop: the hop to a thread would cost more."""
+
+_INLINE_CHARS = 4096
+"""Texts up to this length are cut on the loop."""
 
 _INLINE_SAMPLES = 2**18
 """Audio up to this length is encoded on the loop, for the same reason."""
@@ -45,10 +50,12 @@ class SpeechService:
     Args:
         settings: The server's settings.
         replicas: Where the work is done.
+        voices: The named voices.
     """
 
-    def __init__(self, settings: Settings, replicas: Replicas) -> None:
+    def __init__(self, settings: Settings, replicas: Replicas, voices: Voices) -> None:
         self.settings = settings
+        self.voices = voices
         self._replicas = replicas
         self._info: ReplicaInfo | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode")
@@ -70,7 +77,26 @@ class SpeechService:
     # ---- for handles ----
 
     async def render(self, request: SynthRequest) -> SynthResult:
-        """Render one request to the end."""
+        """Render a text of any length to the end."""
+        parts = await self._parts(request)
+        if len(parts) < 2:
+            return await self.render_one(request)
+        return await render_parts(await self.narrator(request), parts)
+
+    async def render_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Render a text of any length and pass its chunks on; close it to leave."""
+        parts = await self._parts(request)
+        source = self.stream_one(request) if len(parts) < 2 else stream_parts(await self.narrator(request), parts)
+        async with aclosing(source) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def narrator(self, request: SynthRequest) -> Narrator:
+        """What renders the parts of a text that has more than one."""
+        return Narrator(request, (await self.info()).spec, self, self.settings.request_timeout_s)
+
+    async def render_one(self, request: SynthRequest) -> SynthResult:
+        """Render one request to the end, in one piece."""
         async with aclosing(self._replicas.stream("synthesize_pieces", request)) as pieces:
             chunks: list[AudioChunk] = [piece async for piece in pieces]
         summary = chunks[-1].summary if chunks else None
@@ -81,8 +107,8 @@ class SpeechService:
             raise EngineError("the model made no audio for this text")
         return SynthResult(samples, summary)
 
-    async def render_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
-        """Render one request and pass its chunks on; close it to leave."""
+    async def stream_one(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Render one request, in one piece, and pass its chunks on; close it to leave."""
         whole = False
         async with aclosing(self._replicas.stream("synthesize_stream", request)) as chunks:
             async for chunk in chunks:
@@ -124,11 +150,8 @@ class SpeechService:
         """
         try:
             async with asyncio.timeout_at(deadline) as limit:
-                speech = await self._parse(body, request_id)
-                request = speech.request
-                if speech.has_recordings:
-                    rate_hz = (await self.info()).spec.input_sample_rate_hz
-                    request = await self._in_thread(speech.with_recordings, rate_hz, self.settings)
+                speech = await self.parse(body, request_id)
+                request = await self.complete(speech)
                 notice = (await self.info()).notice
                 if speech.stream:
                     return await self._streamed(speech, request, notice, deadline)
@@ -140,6 +163,17 @@ class SpeechService:
                 ) from error
             raise
 
+    async def complete(self, speech: Speech) -> SynthRequest:
+        """The request with its recordings and its voice."""
+        request = speech.request
+        if not speech.has_recordings and speech.voice is None:
+            return request
+        rate_hz = (await self.info()).spec.input_sample_rate_hz
+        voice = None if speech.voice is None else await self.voices.find(speech.voice, rate_hz)
+        if speech.has_recordings:
+            request = await self.in_thread(speech.with_recordings, rate_hz, self.settings)
+        return request if voice is None else spoken_with(request, voice, styled=speech.styled)
+
     async def _buffered(self, speech: Speech, result: SynthResult, notice: str | None) -> Response:
         summary = result.summary
 
@@ -148,7 +182,7 @@ class SpeechService:
             head = wav_header(summary.sample_rate_hz, len(result.samples)) if wav else b""
             return head + pcm16_bytes(result.samples)
 
-        data = encode() if len(result.samples) <= _INLINE_SAMPLES else await self._in_thread(encode)
+        data = encode() if len(result.samples) <= _INLINE_SAMPLES else await self.in_thread(encode)
         headers = self._headers(summary.seed, summary.sample_rate_hz, notice)
         headers["x-voxr-stop-reason"] = summary.stop_reason
         headers["x-voxr-takes"] = str(summary.takes)
@@ -201,10 +235,11 @@ class SpeechService:
             headers["x-voxr-notice"] = _header_text(notice)
         return headers
 
-    async def _parse(self, body: bytes, request_id: str) -> Speech:
+    async def parse(self, body: bytes, request_id: str) -> Speech:
+        """Read and check a JSON body."""
         if len(body) <= _INLINE_BYTES:
             return parse_speech(body, self.settings, request_id)
-        return await self._in_thread(parse_speech, body, self.settings, request_id)
+        return await self.in_thread(parse_speech, body, self.settings, request_id)
 
     async def _recording(self, audio: bytes) -> Recording:
         rate_hz = (await self.info()).spec.input_sample_rate_hz
@@ -214,9 +249,22 @@ class SpeechService:
             samples = decode_recording(audio, rate_hz, min_seconds=seconds[0], max_seconds=seconds[1], param="audio")
             return Recording.of_clip(to_pcm16(samples), rate_hz)
 
-        return await self._in_thread(decode)
+        return await self.in_thread(decode)
 
-    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+    async def _parts(self, request: SynthRequest) -> list[str]:
+        """The parts of a request's text; all of them fit, if there is more than one."""
+        most = self.settings.max_part_chars
+        if len(request.text) <= _INLINE_CHARS:
+            parts = parts_of(request.text, most)
+        else:
+            parts = await self.in_thread(parts_of, request.text, most)
+        if len(parts) > 1:
+            for lot in rehearsals(request, parts, (await self.info()).spec):
+                await self._replicas.call("check_fit", lot)
+        return parts
+
+    async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Call a function off the event loop."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
 

@@ -134,7 +134,9 @@ class VoiceStore:
         with self._lock:
             index = self._scan(fresh=True)
             if key_of(name) in index:
-                raise VoiceExists(f"a voice is named {index[key_of(name)].name!r} already: delete it first", param="name")
+                raise VoiceExists(
+                    f"a voice is named {index[key_of(name)].name!r} already: delete it first", param="name"
+                )
             if len(index) >= self._max_voices:
                 raise TooLarge(f"{len(index)} voices are stored; at most {self._max_voices} are (setting max_voices)")
             files = _Files(name, self._folder / f"{name}.{container_of(audio)}")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from voxr_ray.errors import EngineError
+from voxr_ray.errors import EngineError, InvalidRequest
 from voxr_ray.messages import Prompt, Reference, SynthRequest
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import VoiceClip, VoiceInfo
-from voxr_ray.serve.voice_names import check_name, key_of
+from voxr_ray.serve.voice_names import DEFAULT_VOICE, check_name, key_of
 
 _KEPT = 16
 """Clips a router keeps; the longest have 2 MB."""
@@ -60,6 +60,8 @@ class Voices:
 
     async def delete(self, name: str) -> VoiceInfo:
         """Remove a voice; no router speaks with it once this returns."""
+        if key_of(name) == DEFAULT_VOICE:
+            raise InvalidRequest(f"{name!r} is the model's own voice and cannot be deleted", param="name")
         info: VoiceInfo = await self._library.call("delete", name)
         return info
 

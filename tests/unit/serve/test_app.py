@@ -25,13 +25,13 @@ def deployments(args: dict[str, Any]) -> dict[str, Any]:
     """The options of the deployments that settings lead to, by name."""
     application: Any = build_app(Settings.load({"device": "cpu"} | args, {}), partial(factory))
     router = application._bound_deployment
-    replica = router.init_args[1]._bound_deployment
-    return {router.name: router, replica.name: replica}
+    others = [argument._bound_deployment for argument in router.init_args[1:]]
+    return {each.name: each for each in (router, *others)}
 
 
 def test_limits_and_times_are_derived() -> None:
     built = deployments({"max_batch": 8, "max_queue": 4, "request_timeout_s": 60})
-    assert set(built) == {"Router", "Replica"}
+    assert set(built) == {"Router", "Replica", "Library"}
     for deployment in built.values():
         config = deployment._deployment_config
         assert config.graceful_shutdown_timeout_s == 70

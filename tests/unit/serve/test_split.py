@@ -118,7 +118,9 @@ def test_white_space_is_tidied() -> None:
     assert tidy("a \t b\n c \n\n\n d") == "a b\nc\n\nd"
 
 
-@pytest.mark.parametrize("unit", [".", "e.g. ", "x", "，", "\n\t", " ", ',"', "a ", "。", "!?", "J. ", "1. ", "\u0301", "a,"])
+@pytest.mark.parametrize(
+    "unit", [".", "e.g. ", "x", "，", "\n\t", " ", ',"', "a ", "。", "!?", "J. ", "1. ", "\u0301", "a,"]
+)
 def test_time_grows_with_length_only(unit: str) -> None:
     begun = time.process_time()
     split(unit * (100_000 // len(unit)), 500)
