@@ -25,9 +25,8 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
-import soxr
 
-from voxr_ray.audio import to_pcm16
+from voxr_ray.audio import clip_of
 from voxr_ray.engine.model import ModelSpec
 from voxr_ray.errors import EngineError, VoxrError
 from voxr_ray.messages import (
@@ -178,7 +177,7 @@ class Narrator:
     async def _clip(self, samples: np.ndarray, rate_hz: int) -> Recording:
         def make() -> Recording:
             target_hz = self._spec.input_sample_rate_hz
-            return Recording.of_clip(to_pcm16(soxr.resample(samples, rate_hz, target_hz, quality="HQ")), target_hz)
+            return Recording.of_clip(clip_of(samples, rate_hz, target_hz), target_hz)
 
         clip: Recording = await self._renderer.in_thread(make)
         return clip
@@ -215,12 +214,9 @@ def rehearsals(request: SynthRequest, parts: Sequence[str], spec: ModelSpec) -> 
     voice = request.reference
     if voice is None and request.prompt is not None and request.prompt.clip is not None:
         voice = Reference("", request.prompt.clip)
+    voice = voice or Reference("", anchor)
     for before, part in pairwise(parts):
-        changes = {
-            "text": part,
-            "prompt": Prompt("", carried, text=before),
-            "reference": voice or Reference("", anchor),
-        }
+        changes = {"text": part, "prompt": Prompt("", carried, text=before), "reference": voice}
         made.append(request.model_copy(update=changes))
     return [made[start : start + _CHECKED_AT_ONCE] for start in range(0, len(made), _CHECKED_AT_ONCE)]
 

@@ -11,16 +11,11 @@ second owner (the old one during an upgrade) does no harm.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
-import logging
-import os
-import tempfile
 import threading
 import time
 from collections import OrderedDict
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -28,12 +23,17 @@ from voxr_ray.audio import container_of, decode_recording, to_pcm16
 from voxr_ray.errors import BadAudio, EngineError, InvalidRequest, TooLarge, VoiceExists
 from voxr_ray.messages import Recording
 from voxr_ray.serve.values import VoiceClip, VoiceInfo
-from voxr_ray.serve.voice_names import check_name, is_name, key_of, unknown_voice
-
-_log = logging.getLogger(__name__)
-
-SUFFIXES = (".wav", ".flac", ".mp3", ".ogg", ".m4a", ".aac", ".webm")
-"""Files that count as recordings; the first of this order wins where two have one name."""
+from voxr_ray.serve.voice_files import (
+    SUFFIXES,
+    VoiceFiles,
+    info_of,
+    read_index,
+    stamp_of,
+    sync_folder,
+    text_of,
+    write_whole,
+)
+from voxr_ray.serve.voice_names import check_name, key_of, unknown_voice
 
 MAX_VOICE_BYTES = 10 * 2**20
 """Largest recording of a voice."""
@@ -47,20 +47,6 @@ _MAX_TEXT_CHARS = 4096
 _CLIP_CACHE_BYTES = 64 * 2**20
 _COARSE_S = 2.0
 """File systems may round times this much: a folder that changed so recently may change again unseen."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Files:
-    name: str
-    audio: Path
-
-    @property
-    def text(self) -> Path:
-        return self.audio.with_suffix(".txt")
-
-    @property
-    def facts(self) -> Path:
-        return self.audio.with_suffix(".json")
 
 
 class VoiceStore:
@@ -77,7 +63,7 @@ class VoiceStore:
         self._max_seconds = max_seconds
         self._max_voices = max_voices
         self._lock = threading.Lock()
-        self._index: dict[str, _Files] = {}
+        self._index: dict[str, VoiceFiles] = {}
         self._index_stamp: tuple[int, ...] | None = None
         self._clips: OrderedDict[tuple[Any, ...], VoiceClip] = OrderedDict()
 
@@ -85,7 +71,7 @@ class VoiceStore:
         """All voices by name."""
         with self._lock:
             found = sorted(self._scan().values(), key=lambda files: key_of(files.name))
-        return [info for files in found if (info := _info(files)) is not None]
+        return [info for files in found if (info := info_of(files)) is not None]
 
     def find(self, name: str, rate_hz: int, known_version: str | None = None) -> VoiceClip | None:
         """A voice as it is now.
@@ -139,16 +125,16 @@ class VoiceStore:
                 )
             if len(index) >= self._max_voices:
                 raise TooLarge(f"{len(index)} voices are stored; at most {self._max_voices} are (setting max_voices)")
-            files = _Files(name, self._folder / f"{name}.{container_of(audio)}")
+            files = VoiceFiles(name, self._folder / f"{name}.{container_of(audio)}")
             try:
                 self._folder.mkdir(parents=True, exist_ok=True)
-                _write(files.facts, json.dumps({"created_at": info.created_at_s, "consent": consent}).encode())
+                write_whole(files.facts, json.dumps({"created_at": info.created_at_s, "consent": consent}).encode())
                 if text is None:
                     files.text.unlink(missing_ok=True)
                 else:
-                    _write(files.text, text.encode())
-                _write(files.audio, audio)
-                _sync(self._folder)
+                    write_whole(files.text, text.encode())
+                write_whole(files.audio, audio)
+                sync_folder(self._folder)
             except OSError as error:
                 raise EngineError(f"the voice could not be stored: {error.strerror}") from error
             self._index_stamp = None
@@ -163,14 +149,14 @@ class VoiceStore:
         with self._lock:
             index = self._scan(fresh=True)
             files = index.get(key_of(name))
-            info = None if files is None else _info(files)
+            info = None if files is None else info_of(files)
             if files is None or info is None:
                 raise unknown_voice(name, [each.name for each in index.values()], param="name")
             try:
                 # Twins under other suffixes would come to light otherwise.
                 for suffix in SUFFIXES:
                     files.audio.with_suffix(suffix).unlink(missing_ok=True)
-                _sync(self._folder)
+                sync_folder(self._folder)
                 for path in (files.text, files.facts):
                     path.unlink(missing_ok=True)
             except OSError as error:
@@ -194,7 +180,7 @@ class VoiceStore:
             audio, _CHECK_RATE_HZ, min_seconds=MIN_VOICE_SECONDS, max_seconds=self._max_seconds, param="audio_sample"
         )
 
-    def _scan(self, *, fresh: bool = False) -> dict[str, _Files]:
+    def _scan(self, *, fresh: bool = False) -> dict[str, VoiceFiles]:
         """The index, read again if the folder may have changed. Under the lock."""
         try:
             stat = self._folder.stat()
@@ -203,13 +189,13 @@ class VoiceStore:
             return self._index
         stamp = (stat.st_ino, stat.st_mtime_ns)
         if fresh or stamp != self._index_stamp:
-            self._index = _read_index(self._folder)
+            self._index = read_index(self._folder)
             settled = time.time() - stat.st_mtime > _COARSE_S
             self._index_stamp = stamp if settled else None
         return self._index
 
-    def _clip(self, files: _Files, rate_hz: int) -> VoiceClip:
-        key = (files.audio, rate_hz, _stamp(files.audio), _stamp(files.text))
+    def _clip(self, files: VoiceFiles, rate_hz: int) -> VoiceClip:
+        key = (files.audio, rate_hz, stamp_of(files.audio), stamp_of(files.text))
         with self._lock:
             if (known := self._clips.get(key)) is not None:
                 self._clips.move_to_end(key)
@@ -219,7 +205,7 @@ class VoiceStore:
         except (BadAudio, TooLarge) as error:
             raise BadAudio(f"voice {files.name!r} cannot be used: {error.message}", param="voice") from error
         recording = Recording.of_clip(to_pcm16(samples), rate_hz)
-        text = _text(files)
+        text = text_of(files)
         version = hashlib.sha256(f"{recording.digest}:{text}".encode()).hexdigest()
         clip = VoiceClip(files.name, version, recording, text)
         with self._lock:
@@ -229,69 +215,5 @@ class VoiceStore:
         return clip
 
 
-def _read_index(folder: Path) -> dict[str, _Files]:
-    found: dict[str, _Files] = {}
-    unusable = []
-    paths = [path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and not path.name.startswith(".")]
-    for path in sorted(paths, key=lambda path: (SUFFIXES.index(path.suffix.lower()), path.name)):
-        if not is_name(path.stem) or not path.is_file():
-            unusable.append(path.name)
-        else:
-            found.setdefault(key_of(path.stem), _Files(path.stem, path))
-    if unusable:
-        _log.warning("%d recordings have no name a voice can have, such as %r", len(unusable), unusable[0][:80])
-    return found
-
-
-def _info(files: _Files) -> VoiceInfo | None:
-    """Facts of a voice; ``None`` if it is gone."""
-    try:
-        created_at_s = int(files.audio.stat().st_mtime)
-    except OSError:
-        return None
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
-        created_at_s = int(json.loads(files.facts.read_bytes())["created_at"])
-    return VoiceInfo(files.name, created_at_s, _text(files) is not None)
-
-
-def _text(files: _Files) -> str | None:
-    try:
-        return files.text.read_text("utf-8").strip() or None
-    except (OSError, UnicodeDecodeError):
-        return None
-
-
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file does; ``None`` if there is none."""
-    try:
-        stat = path.stat()
-    except OSError:
-        return None
-    return stat.st_ino, stat.st_mtime_ns, stat.st_size
-
-
 def _bytes(clip: VoiceClip) -> int:
     return 0 if clip.recording.clip is None else clip.recording.clip.nbytes
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Write a file that is there whole or not at all, whatever happens meanwhile."""
-    handle, temporary = tempfile.mkstemp(prefix=".", suffix=".part", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-
-
-def _sync(folder: Path) -> None:
-    """Make renames and removals in a folder last."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
