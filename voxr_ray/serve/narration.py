@@ -5,8 +5,9 @@ A part is an ordinary request of its own. What ties it to the others:
 - the *reference* of the request; if it has none, its prompt's clip, or else the beginning of the first part, so that
   even a voice the model made up itself is kept;
 - the *prompt*: the whole of the part before it, with its text. Clip and transcript must match, or the model repeats
-  and swallows words, so a part is carried over as a whole or not at all: not if it is longer than :data:`CARRIED_S`,
-  and not if it ran into its limit instead of ending by itself;
+  and swallows words, so a part is carried over as a whole or not at all: not if it is longer than
+  :data:`CARRIED_PATCHES`, and not if it ran into its limit instead of ending by itself. Then the next part begins as
+  the first one did;
 - the *seed*: part ``n`` (from 0) has the request's seed plus ``1000 * n``.
 
 Parts are rendered one after another, so a long text takes one slot and waits its turn for each part. Full queues end
@@ -43,11 +44,11 @@ from voxr_ray.messages import (
 from voxr_ray.serve.split import split
 from voxr_ray.serve.text import compose, is_speakable, style_of
 
-CARRIED_S = 20.0
-"""Longest part that the next one continues from, in seconds."""
+CARRIED_PATCHES = 125
+"""Longest part that the next one continues from: twenty seconds of VoxCPM2's patches."""
 
-_ANCHOR_S = 10.0
-"""Seconds of the first part that stand in for a missing reference."""
+_ANCHOR_PATCHES = 62
+"""Patches of the first part that stand in for a missing reference."""
 
 _SEED_STRIDE = 1000
 _CHECKED_AT_ONCE = 100
@@ -67,14 +68,14 @@ class Renderer(Protocol):
 
 
 def parts_of(text: str, most: int) -> list[str]:
-    """The parts a text is rendered in, all of them speakable; fewer than two if it is to be rendered as it is.
+    """The parts a text is rendered in, all of them speakable; none if it is short and rendered as it is.
 
     Args:
         text: The text of a request; the style it may begin with is no part.
         most: Largest weight of a part.
     """
-    parts = [part for part in split(style_of(text)[1], most) if is_speakable(part)]
-    return [compose(part, None) for part in parts]
+    parts = split(style_of(text)[1], most)
+    return [compose(part, None) for part in parts if is_speakable(part)] if len(parts) > 1 else []
 
 
 class Narrator:
@@ -82,7 +83,7 @@ class Narrator:
 
     Args:
         request: What all parts share. Of its text only the style is used: for the first part, and for each that
-            continues nothing, since a continuation takes its manner from what it continues. An unset seed is drawn.
+            begins anew, since a continuation takes its manner from what it continues. An unset seed is drawn.
         spec: Facts of the model.
         renderer: Renders the parts.
         patience_s: Longest time that parts after the first wait for room.
@@ -101,8 +102,7 @@ class Narrator:
 
     def break_off(self) -> None:
         """Let the next part begin anew, with the same voice."""
-        if self._part:
-            self._prompt = None
+        self._prompt = self._shared.prompt
 
     async def render(self, text: str) -> SynthResult:
         """Render the next part to the end."""
@@ -139,7 +139,7 @@ class Narrator:
         await self._follow(text, samples, summary)
 
     def _next(self, text: str) -> SynthRequest:
-        fresh = self._part == 0 or self._prompt is None
+        fresh = self._prompt is self._shared.prompt
         changes: dict[str, Any] = {
             "text": (self._style if fresh else "") + text.strip(),
             "seed": (self.seed + _SEED_STRIDE * self._part) % SEED_MODULUS,
@@ -160,7 +160,7 @@ class Narrator:
     async def _follow(self, text: str, samples: np.ndarray, summary: Summary) -> None:
         """Note what the next part begins from."""
         self._part += 1
-        self._prompt = None
+        self.break_off()
         if summary.stop_reason is not StopReason.STOP:
             return
         if self._reference is None:
@@ -168,16 +168,16 @@ class Narrator:
             if own is not None and own.clip is not None:
                 self._reference = Reference(own.digest, own.clip)
             else:
-                clip = await self._clip(samples[: int(_ANCHOR_S * summary.sample_rate_hz)], summary.sample_rate_hz)
+                clip = await self._clip(samples[: _ANCHOR_PATCHES * self._spec.samples_per_patch])
                 self._reference = Reference(clip.digest, clip.clip)
-        if len(samples) <= CARRIED_S * summary.sample_rate_hz:
-            clip = await self._clip(samples, summary.sample_rate_hz)
+        if len(samples) <= CARRIED_PATCHES * self._spec.samples_per_patch:
+            clip = await self._clip(samples)
             self._prompt = Prompt(clip.digest, clip.clip, text=text.strip() + (" " if text[-1:].isspace() else ""))
 
-    async def _clip(self, samples: np.ndarray, rate_hz: int) -> Recording:
+    async def _clip(self, samples: np.ndarray) -> Recording:
         def make() -> Recording:
-            target_hz = self._spec.input_sample_rate_hz
-            return Recording.of_clip(clip_of(samples, rate_hz, target_hz), target_hz)
+            rate_hz = self._spec.input_sample_rate_hz
+            return Recording.of_clip(clip_of(samples, self._spec.sample_rate_hz, rate_hz), rate_hz)
 
         clip: Recording = await self._renderer.in_thread(make)
         return clip
@@ -207,18 +207,28 @@ async def stream_parts(narrator: Narrator, parts: Sequence[str]) -> AsyncGenerat
 
 def rehearsals(request: SynthRequest, parts: Sequence[str], spec: ModelSpec) -> list[list[SynthRequest]]:
     """Requests as large as those of the parts can become, in handy lots: what fits them fits the parts."""
-    rate_hz = spec.input_sample_rate_hz
-    carried, anchor = (np.zeros(int(seconds * rate_hz), np.int16) for seconds in (CARRIED_S, _ANCHOR_S))
+    size = spec.input_samples_per_patch
+    carried, anchor = (np.zeros(patches * size, np.int16) for patches in (CARRIED_PATCHES, _ANCHOR_PATCHES))
     style = style_of(request.text)[0]
     made = [request.model_copy(update={"text": style + parts[0]})]
     voice = request.reference
     if voice is None and request.prompt is not None and request.prompt.clip is not None:
         voice = Reference("", request.prompt.clip)
     voice = voice or Reference("", anchor)
+    own = request.prompt
     for before, part in pairwise(parts):
-        changes = {"text": part, "prompt": Prompt("", carried, text=before), "reference": voice}
-        made.append(request.model_copy(update=changes))
+        prompt = Prompt("", carried, text=before)
+        if own is not None and _samples(own, spec) > len(carried):
+            prompt = own
+        made.append(request.model_copy(update={"text": part, "prompt": prompt, "reference": voice}))
     return [made[start : start + _CHECKED_AT_ONCE] for start in range(0, len(made), _CHECKED_AT_ONCE)]
+
+
+def _samples(recording: Recording, spec: ModelSpec) -> int:
+    """Samples a recording has, or had before it was encoded."""
+    if recording.clip is not None:
+        return len(recording.clip)
+    return 0 if recording.features is None else len(recording.features) * spec.input_samples_per_patch
 
 
 def _joined(summaries: Sequence[Summary], seed: int) -> Summary:

@@ -79,20 +79,20 @@ class SpeechService:
     async def render(self, request: SynthRequest) -> SynthResult:
         """Render a text of any length to the end."""
         parts = await self._parts(request)
-        if len(parts) < 2:
+        if not parts:
             return await self.render_one(request)
         return await render_parts(await self.narrator(request), parts)
 
     async def render_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
         """Render a text of any length and pass its chunks on; close it to leave."""
         parts = await self._parts(request)
-        source = self.stream_one(request) if len(parts) < 2 else stream_parts(await self.narrator(request), parts)
+        source = stream_parts(await self.narrator(request), parts) if parts else self.stream_one(request)
         async with aclosing(source) as chunks:
             async for chunk in chunks:
                 yield chunk
 
     async def narrator(self, request: SynthRequest) -> Narrator:
-        """What renders the parts of a text that has more than one."""
+        """What renders the parts of a text that has some."""
         return Narrator(request, (await self.info()).spec, self, self.settings.request_timeout_s)
 
     async def render_one(self, request: SynthRequest) -> SynthResult:
@@ -252,13 +252,13 @@ class SpeechService:
         return await self.in_thread(decode)
 
     async def _parts(self, request: SynthRequest) -> list[str]:
-        """The parts of a request's text; all of them fit, if there is more than one."""
+        """The parts of a request's text, all of which fit; none if it is rendered as it is."""
         most = self.settings.max_part_chars
         if len(request.text) <= _INLINE_CHARS:
             parts = parts_of(request.text, most)
         else:
             parts = await self.in_thread(parts_of, request.text, most)
-        if len(parts) > 1:
+        if parts:
             for lot in rehearsals(request, parts, (await self.info()).spec):
                 await self._replicas.call("check_fit", lot)
         return parts

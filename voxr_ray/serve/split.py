@@ -39,8 +39,8 @@ _ABBREVIATIONS = frozenset(
     re.findall(
         r"\w+",
         """adm approx apt ave bd bzw ca capt cf cmdr co col corp dept dr ed eds eg est etc evtl fig figs fr gen ggf gov
-        hon hr ie inc inkl jr lt ltd max messrs min mio mme mr mrs ms mt nr op p pp pres prof rd rep resp rev sen sgt sig sr
-        sra st str tel usw vgl vol vs zzgl""",
+        hon hr ie inc inkl jr lt ltd max messrs min mio mme mr mrs ms mt nr op p pp pres prof rd rep resp rev sen sgt
+        sig sr sra st str tel usw vgl vol vs zzgl""",
     )
 )
 """Words that are followed by a dot inside a sentence; compared without dots and capitals."""

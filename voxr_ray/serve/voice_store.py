@@ -184,14 +184,15 @@ class VoiceStore:
         """The index, read again if the folder may have changed. Under the lock."""
         try:
             stat = self._folder.stat()
-        except OSError:
+            stamp = (stat.st_ino, stat.st_mtime_ns)
+            if fresh or stamp != self._index_stamp:
+                self._index = read_index(self._folder)
+                settled = time.time() - stat.st_mtime > _COARSE_S
+                self._index_stamp = stamp if settled else None
+        except FileNotFoundError:
             self._index, self._index_stamp = {}, None
-            return self._index
-        stamp = (stat.st_ino, stat.st_mtime_ns)
-        if fresh or stamp != self._index_stamp:
-            self._index = read_index(self._folder)
-            settled = time.time() - stat.st_mtime > _COARSE_S
-            self._index_stamp = stamp if settled else None
+        except OSError as error:
+            raise EngineError(f"the folder of voices cannot be read: {error.strerror}") from error
         return self._index
 
     def _clip(self, files: VoiceFiles, rate_hz: int) -> VoiceClip:

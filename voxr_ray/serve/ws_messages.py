@@ -98,8 +98,8 @@ def parse_message(text: str, settings: Settings) -> Config | Text | Flush | Done
                 param="type",
             ) from error
         if len(first["loc"]) > 1:  # the first place is the message's type
-            raise from_validation(_inside(error)) from error
-        raise from_validation(error) from error
+            raise from_validation(_inside(error), {}) from error
+        raise from_validation(error, {}) from error
 
 
 def error_message(error: VoxrError, sentence_index: int | None = None) -> dict[str, Any]:

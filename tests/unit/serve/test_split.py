@@ -14,7 +14,8 @@ from voxr_ray.serve.text import is_speakable
 
 WORDS = st.sampled_from(
     ["Hello", "a", "Dr.", "e.g.", "3.14", "No.", "5", "wait...", "“Yes!”", "he", "Ende.", "z.", "B.", "J.", "你好。",
-     "真的吗？", "今天天气很好", "ภาษาไทยไม่มีช่องว่าง", "नमस्ते।", "?!", "…", "🙂", "x" * 70, ",", "well,", "\n\n", "1.", "e\u0301" * 30]
+     "真的吗？", "今天天气很好", "ภาษาไทยไม่มีช่องว่าง", "नमस्ते।", "?!", "…", "🙂", "x" * 70, ",", "well,",
+     "\n\n", "1.", "e\u0301" * 30]
 )  # fmt: skip
 TEXTS = st.one_of(st.text(), st.lists(WORDS, max_size=60).map(" ".join), st.lists(WORDS, max_size=60).map("".join))
 
