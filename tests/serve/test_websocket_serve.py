@@ -61,7 +61,7 @@ async def test_audio_comes_while_the_text_is_still_written(server: Server) -> No
 async def test_cancel_and_leave_free_the_slot(server: Server) -> None:
     await asyncio.to_thread(server.wait_until_idle)
     errors = server.error_lines()
-    before = server.snapshot().record.counts.cancelled
+    before = (await asyncio.to_thread(server.snapshot)).record.counts.cancelled
     endless = "It never ends and never ends @patches=never@ and never ends. And on"
     async with connect(server) as socket:
         await say(socket, "session.config", response_format="pcm")

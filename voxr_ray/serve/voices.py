@@ -13,6 +13,9 @@ from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import VoiceClip, VoiceInfo
 from voxr_ray.serve.voice_names import DEFAULT_VOICE, check_name, key_of
 
+_LONGEST_SENT = 100
+"""Characters of a name that the library is shown: no voice has as many, and a message has a limit."""
+
 _KEPT = 16
 """Clips a router keeps; the longest have 2 MB."""
 
@@ -39,6 +42,7 @@ class Voices:
         Raises:
             UnknownVoice: There is none.
         """
+        name = name[:_LONGEST_SENT]
         key = (key_of(name), rate_hz)
         held = self._kept.get(key)
         found: VoiceClip | None = await self._library.call("find", name, rate_hz, held.version if held else None)
@@ -62,7 +66,7 @@ class Voices:
         """Remove a voice; no router speaks with it once this returns."""
         if key_of(name) == DEFAULT_VOICE:
             raise InvalidRequest(f"{name!r} is the model's own voice and cannot be deleted", param="name")
-        info: VoiceInfo = await self._library.call("delete", name)
+        info: VoiceInfo = await self._library.call("delete", name[:_LONGEST_SENT])
         return info
 
 

@@ -25,6 +25,8 @@ from voxr_ray.serve.ws_speaker import Speaker
 
 _FORMATS = (AudioFormat.WAV, AudioFormat.PCM)
 _MAX_WAITING = 1000
+_MAX_FRAGMENT = 16_384
+"""Characters in one message: they are cut on the event loop."""
 
 
 def add_session_route(app: FastAPI, speech: SpeechService) -> None:
@@ -133,6 +135,10 @@ class Session:
         self._speaker.configure(message, speech)
 
     def _take(self, text: str) -> None:
+        if len(text) > _MAX_FRAGMENT:
+            raise TooLarge(
+                f"text has {len(text)} characters; at most {_MAX_FRAGMENT} come in one message", param="text"
+            )
         most = self._settings.max_input_chars
         waiting = self._speaker.waiting_chars + len(self._buffer) + len(text)
         if waiting > most:

@@ -143,8 +143,13 @@ class Speaker:
 
     async def _configure(self, config: Config, speech: Speech) -> None:
         self._narrator = None
+        limit_s = self._speech.settings.request_timeout_s
         try:
-            self._narrator = await self._speech.narrator(await self._speech.complete(speech))
+            async with asyncio.timeout(limit_s):
+                self._narrator = await self._speech.narrator(await self._speech.complete(speech))
+        except TimeoutError:
+            await self._send(error_message(RequestTimeout(f"no replica was there within {limit_s:g} s")))
+            return
         except VoxrError as error:
             await self._send(error_message(error))
             return

@@ -346,6 +346,15 @@ class TestBadMessages:
             socket.say("input.done")
             assert (await socket.until("session.done"))[-1]["total_sentences"] == 0
 
+    async def test_a_fragment_is_bounded_where_texts_may_be_long(self) -> None:
+        local = LocalServer({"max_input_chars": 100_000})
+        async with connected(local) as socket:
+            socket.say("session.config", response_format="pcm", seed=3)
+            socket.say("input.text", text="x" * 16_385)
+            assert (await socket.error())["code"] == "too_large"
+            await self.works(socket)
+        await local.close()
+
     async def test_messages_that_wait_are_bounded(self) -> None:
         local = LocalServer(delays={"step": 0.005})
         async with connected(local) as socket:
