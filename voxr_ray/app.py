@@ -76,14 +76,17 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
         ray_actor_options={"num_cpus": 0.1},
         **lifetime,
     )(serve.ingress()(Router))
-    library = serve.deployment(
-        name="Library",
-        num_replicas=1,
-        max_ongoing_requests=settings.router_max_ongoing * settings.router_replicas,
-        # It waits for files and for nobody's CPU.
-        ray_actor_options={"num_cpus": 0} | settings.library_options,
-        **lifetime,
-    )(Library)
+    try:
+        library = serve.deployment(
+            name="Library",
+            num_replicas=1,
+            max_ongoing_requests=settings.router_max_ongoing * settings.router_replicas,
+            # It waits for files and for nobody's CPU.
+            ray_actor_options={"num_cpus": 0} | settings.library_options,
+            **lifetime,
+        )(Library)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"library_options cannot be used: {str(error).splitlines()[0]}") from error
     replicas = replica.bind(settings, partial(model_factory, settings))
     application: serve.Application = router.bind(settings, replicas, library.bind(settings))
     return application

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -114,15 +112,15 @@ def error_response(error: VoxrError) -> JSONResponse:
     return JSONResponse(error_body(error.message, row.kind, param, row.code), row.status, headers)
 
 
-def from_validation(error: ValidationError, names: Mapping[str, str] = MappingProxyType(_HTTP_NAMES)) -> RequestError:
-    """The refusal that says what pydantic found first, with fields renamed as callers know them."""
+def from_validation(error: ValidationError) -> RequestError:
+    """The refusal that says what pydantic found first."""
     first: ErrorDetails = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
         return InvalidRequest(f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
     if not first["loc"]:
         return InvalidRequest(first["msg"].removeprefix("Value error, "))
     param = str(first["loc"][0])
-    param = names.get(param, param)
+    param = _HTTP_NAMES.get(param, param)
     if first["type"] == "extra_forbidden":
         return InvalidRequest(f"unknown field {param[:80]!r}", param=param[:80])
     if first["type"] == "missing":

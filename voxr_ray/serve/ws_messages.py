@@ -98,20 +98,12 @@ def parse_message(text: str, settings: Settings) -> Config | Text | Flush | Done
                 param="type",
             ) from error
         if len(first["loc"]) > 1:  # the first place is the message's type
-            raise from_validation(_inside(error), {}) from error
-        raise from_validation(error, {}) from error
+            param = str(first["loc"][1])[:80]
+            raise InvalidRequest(f"{param}: {first['msg']}", param=param) from error
+        raise from_validation(error) from error
 
 
 def error_message(error: VoxrError, sentence_index: int | None = None) -> dict[str, Any]:
     """The ``error`` message that says what an error answer over HTTP would."""
     made = {"type": "error", "message": error.message, "code": code_of(error), "param": error.param}
     return made if sentence_index is None else made | {"sentence_index": sentence_index}
-
-
-def _inside(error: ValidationError) -> ValidationError:
-    """The same error with places inside the message."""
-    lines: list[Any] = [
-        {"type": each["type"], "loc": each["loc"][1:], "input": each["input"], "ctx": each.get("ctx", {})}
-        for each in error.errors(include_url=False)
-    ]
-    return ValidationError.from_exception_data(error.title, lines)

@@ -15,6 +15,7 @@ from tests.fakes.slot_model import make_fake_model
 from voxr_ray import app as app_builder
 from voxr_ray.app import StartRefused, build_app, load_checkpoint
 from voxr_ray.config import Settings
+from voxr_ray.errors import ConfigurationError
 
 
 def factory(settings: Settings, **arguments: Any) -> Any:
@@ -49,6 +50,14 @@ def test_a_device_becomes_actor_options() -> None:
     assert options(threads=4) == {"num_cpus": 4, "num_gpus": 0}
     assert options(device="cuda") == {"num_cpus": 1, "num_gpus": 1}
     assert options(device="cuda", replica_options={"num_gpus": 0.5}) == {"num_cpus": 1, "num_gpus": 0.5}
+
+
+def test_the_library_is_one_and_can_be_pinned() -> None:
+    library = deployments({"library_options": {"resources": {"voices": 0.01}}})["Library"]
+    assert library.num_replicas == 1
+    assert library.ray_actor_options["resources"] == {"voices": 0.01}
+    with pytest.raises(ConfigurationError, match="library_options cannot be used"):
+        deployments({"library_options": {"num_cpus": -1}})
 
 
 def test_replicas_are_fixed_or_scale() -> None:
