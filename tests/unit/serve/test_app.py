@@ -52,14 +52,6 @@ def test_a_device_becomes_actor_options() -> None:
     assert options(device="cuda", replica_options={"num_gpus": 0.5}) == {"num_cpus": 1, "num_gpus": 0.5}
 
 
-def test_the_library_is_one_and_can_be_pinned() -> None:
-    library = deployments({"library_options": {"resources": {"voices": 0.01}}})["Library"]
-    assert library.num_replicas == 1
-    assert library.ray_actor_options["resources"] == {"voices": 0.01}
-    with pytest.raises(ConfigurationError, match="library_options cannot be used"):
-        deployments({"library_options": {"num_cpus": -1}})
-
-
 def test_replicas_are_fixed_or_scale() -> None:
     assert deployments({})["Replica"].num_replicas == 1
     assert deployments({"num_replicas": 3})["Replica"].num_replicas == 3
@@ -95,3 +87,11 @@ def test_the_default_application_builds(monkeypatch: pytest.MonkeyPatch) -> None
     router = app_builder({})._bound_deployment
     assert router.init_args[0].device == "cpu"
     assert pickle.loads(pickle.dumps(load_checkpoint)) is load_checkpoint  # noqa: S301
+
+
+def test_the_library_is_one_and_can_be_pinned() -> None:
+    library = deployments({"library_options": {"resources": {"voices": 0.01}}})["Library"]
+    assert library.num_replicas == 1
+    assert library.ray_actor_options["resources"] == {"voices": 0.01}
+    with pytest.raises(ConfigurationError, match="library_options cannot be used"):
+        deployments({"library_options": {"num_cpus": -1}})
