@@ -96,7 +96,7 @@ class Narrator:
         self._spec = spec
         self._renderer = renderer
         self._patience_s = patience_s
-        self._part = 0
+        self._begun = 0
         self._prompt = request.prompt
         self._reference = request.reference
 
@@ -140,9 +140,10 @@ class Narrator:
 
     def _next(self, text: str) -> SynthRequest:
         fresh = self._prompt is self._shared.prompt
+        part, self._begun = self._begun, self._begun + 1
         changes: dict[str, Any] = {
             "text": (self._style if fresh else "") + text.strip(),
-            "seed": (self.seed + _SEED_STRIDE * self._part) % SEED_MODULUS,
+            "seed": (self.seed + _SEED_STRIDE * part) % SEED_MODULUS,
             "reference": self._reference,
             "prompt": self._prompt,
         }
@@ -152,14 +153,13 @@ class Narrator:
         """Wait before another attempt at a part; raises the error where that makes no sense."""
         now = asyncio.get_running_loop().time()
         until = now + self._patience_s if until is None else until
-        if not self._part or error.retry_after_s is None or now + error.retry_after_s > until:
+        if self._begun == 1 or error.retry_after_s is None or now + error.retry_after_s > until:
             raise error
         await asyncio.sleep(error.retry_after_s)
         return until
 
     async def _follow(self, text: str, samples: np.ndarray, summary: Summary) -> None:
         """Note what the next part begins from."""
-        self._part += 1
         self.break_off()
         if summary.stop_reason is not StopReason.STOP:
             return

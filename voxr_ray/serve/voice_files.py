@@ -66,7 +66,7 @@ def info_of(files: VoiceFiles) -> VoiceInfo | None:
         created_at_s = int(files.audio.stat().st_mtime)
     except OSError:
         return None
-    with contextlib.suppress(OSError, ValueError, TypeError, KeyError):
+    with contextlib.suppress(OSError, ValueError, TypeError, KeyError, OverflowError):
         created_at_s = int(json.loads(files.facts.read_bytes())["created_at"])
     return VoiceInfo(files.name, created_at_s, text_of(files) is not None)
 

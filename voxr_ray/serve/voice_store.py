@@ -153,12 +153,13 @@ class VoiceStore:
             if files is None or info is None:
                 raise unknown_voice(name, [each.name for each in index.values()], param="name")
             try:
-                # Twins under other suffixes would come to light otherwise.
-                for suffix in SUFFIXES:
-                    files.audio.with_suffix(suffix).unlink(missing_ok=True)
-                sync_folder(self._folder)
-                for path in (files.text, files.facts):
-                    path.unlink(missing_ok=True)
+                # Twins under another suffix or in other capitals would come to light otherwise.
+                named = [path for path in self._folder.iterdir() if key_of(path.stem) == key_of(files.name)]
+                for suffixes in (SUFFIXES, (".txt", ".json")):
+                    for path in named:
+                        if path.suffix.lower() in suffixes:
+                            path.unlink(missing_ok=True)
+                    sync_folder(self._folder)
             except OSError as error:
                 raise EngineError(f"the voice could not be deleted: {error.strerror}") from error
             self._index_stamp = None
