@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import wave
+from contextlib import aclosing
 from typing import Any
 
 import numpy as np
@@ -116,8 +118,6 @@ async def test_what_does_not_fit_is_refused_before_any_audio() -> None:
 
 
 async def test_later_parts_wait_for_room_instead_of_failing() -> None:
-    import asyncio
-
     local = LocalServer({"max_batch": 1, "max_queue": 0}, delays={"step": 0.002})
     expected = narrated(LONG, 5, 500)
 
@@ -125,7 +125,8 @@ async def test_later_parts_wait_for_room_instead_of_failing() -> None:
         return [(await local.speak(input="in the way @patches=40@")).status_code for _ in range(8)]
 
     long = asyncio.create_task(local.speak(input=LONG, seed=5))
-    await asyncio.sleep(0.01)
+    while (await local.replica.engine_record()).load.renders == 0:
+        await asyncio.sleep(0.001)
     statuses = await others()
     answer = await long
     assert answer.status_code == 200
@@ -167,15 +168,11 @@ async def test_handles_get_long_texts_too(local: LocalServer) -> None:
 
 
 async def test_one_who_leaves_a_long_text_leaves_nothing(local: LocalServer) -> None:
-    from contextlib import aclosing
-
     async with aclosing(local.service.render_stream(SynthRequest(text=LONG, seed=5))) as chunks:
         await anext(chunks)
     for _ in range(100):
         if (await local.replica.engine_record()).load.renders == 0:
             break
-        import asyncio
-
         await asyncio.sleep(0.01)
     assert (await local.replica.engine_record()).load.renders == 0
     assert (await local.counts()).submitted == 1

@@ -370,10 +370,10 @@ class TestBadMessages:
 
 
 async def test_a_silent_session_is_closed() -> None:
-    local = LocalServer({"ws_idle_timeout_s": 0.2}, delays={"step": 0.01})
+    local = LocalServer({"ws_idle_timeout_s": 1.0}, delays={"step": 0.01})
     async with connected(local) as socket:
         socket.say("session.config", response_format="pcm", seed=1)
-        socket.say("input.text", text="Longer than the patience there is @patches=50@.")
+        socket.say("input.text", text="Longer than the patience there is @patches=150@.")
         socket.say("input.done")
         came = await socket.until("session.done")
         assert came[-1]["total_sentences"] == 1
