@@ -21,6 +21,7 @@ from voxr_ray.config import Settings
 from voxr_ray.engine.model import SlotModel
 from voxr_ray.errors import ConfigurationError
 from voxr_ray.serve.access import with_keys
+from voxr_ray.serve.library import Library
 from voxr_ray.serve.replica import Replica
 from voxr_ray.serve.router import Router
 
@@ -56,7 +57,7 @@ def app(args: dict[str, Any]) -> serve.Application:
 
 
 def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]) -> serve.Application:
-    """Compose routers and replicas.
+    """Compose routers, replicas and the library of voices.
 
     Args:
         settings: Validated settings; ``device`` names a device.
@@ -87,8 +88,19 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
         ray_actor_options={"num_cpus": 0},
         **lifetime,
     )(serve.ingress()(Router))
+    try:
+        library = serve.deployment(
+            name="Library",
+            num_replicas=1,
+            max_ongoing_requests=settings.router_max_ongoing * settings.router_replicas,
+            # It waits for files and for nobody's CPU.
+            ray_actor_options={"num_cpus": 0} | settings.library_options,
+            **lifetime,
+        )(Library)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"library_options cannot be used: {str(error).splitlines()[0]}") from error
     replicas = replica.bind(settings, partial(model_factory, settings))
-    application: serve.Application = router.bind(settings, replicas)
+    application: serve.Application = router.bind(settings, replicas, library.bind(settings))
     return application
 
 

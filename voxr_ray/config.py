@@ -31,7 +31,7 @@ from voxr_ray.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "VOXR_"
 
-_TEXT_FIELDS = frozenset({"model", "model_name", "device", "dtype", "api_keys_file"})
+_TEXT_FIELDS = frozenset({"model", "model_name", "device", "dtype", "api_keys_file", "voices_dir"})
 _LIST_FIELDS = frozenset({"model_aliases", "api_keys", "cors_origins", "allowed_audio_hosts", "allowed_audio_folders"})
 _SECRET_FIELDS = frozenset({"api_keys"})
 
@@ -138,8 +138,11 @@ class Settings(BaseModel):
 
     # ---- limits of a request ----
 
-    max_input_chars: Annotated[Count, Field(ge=1, le=100_000)] = 4096
-    """Longest ``input``, in characters."""
+    max_input_chars: Annotated[Count, Field(ge=1, le=1_000_000)] = 4096
+    """Longest ``input``, in characters. For whole chapters raise ``request_timeout_s`` with it."""
+    max_part_chars: Annotated[Count, Field(ge=40, le=4096)] = 500
+    """Longest text that is rendered in one piece; an ideograph counts as three characters. Longer ones are cut at
+    sentences, and every part continues the one before."""
     min_reference_seconds: Annotated[Number, Field(ge=0, le=10)] = 0.1
     """Shortest recording that is accepted, in seconds."""
     max_reference_seconds: Annotated[Number, Field(gt=0, le=60)] = 60.0
@@ -167,6 +170,23 @@ class Settings(BaseModel):
     """Hosts (``name`` or ``name:port``) that recordings may be fetched from by ``http(s)://`` address. Empty: none."""
     allowed_audio_folders: tuple[Folder, ...] = ()
     """Folders, as the router sees them, that recordings may be read from by ``file://`` address. Empty: none."""
+
+    # ---- voices ----
+
+    voices_dir: Annotated[str, Field(min_length=1)] = "~/.voxr_ray/voices"
+    """Folder of the named voices: recordings (name = stem) with an optional ``.txt`` transcript. Those added over HTTP
+    are stored there too. On the node of the library deployment, or on storage all nodes share."""
+    max_voices: Annotated[Count, Field(ge=0, le=10_000)] = 1000
+    """Most voices the folder may hold before uploads are refused; 0 refuses all of them."""
+    library_options: dict[str, Any] = Field(default_factory=dict)
+    """Ray actor options of the library deployment; on several nodes, a resource that only the folder's node has."""
+
+    # ---- WebSocket sessions ----
+
+    ws_lead_seconds: Annotated[Number, Field(gt=0, le=3600)] = 30.0
+    """Seconds of audio a session may be ahead of real time, for clients that do not confirm what they have read."""
+    ws_idle_timeout_s: Annotated[Number, Field(gt=0)] = 600.0
+    """Seconds after which a session that neither sends nor speaks is closed."""
 
     # ---- operation ----
 

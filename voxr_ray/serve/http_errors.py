@@ -27,6 +27,7 @@ from voxr_ray.errors import (
     RequestError,
     TooLarge,
     UnknownVoice,
+    VoiceExists,
     VoxrError,
 )
 
@@ -79,6 +80,7 @@ _TABLE: dict[type[VoxrError], _Row] = {
     BadAudio: _Row(400, _CALLER, "bad_audio"),
     Unauthorized: _Row(401, _CALLER, "invalid_api_key"),
     UnknownVoice: _Row(404, _CALLER, "voice_not_found"),
+    VoiceExists: _Row(409, _CALLER, "voice_exists"),
     UnknownModel: _Row(404, _CALLER, "model_not_found"),
     BodyTooLarge: _Row(413, _CALLER, "body_too_large"),
     UnsupportedMediaType: _Row(415, _CALLER, "unsupported_media_type"),
@@ -100,6 +102,11 @@ def _row(error: VoxrError) -> _Row:
 def status_of(error: VoxrError) -> int:
     """HTTP status of an error."""
     return _row(error).status
+
+
+def code_of(error: VoxrError) -> str:
+    """The ``code`` that tells programs what an error is."""
+    return _row(error).code
 
 
 def error_body(message: str, kind: str, param: str | None, code: str) -> dict[str, dict[str, str | None]]:

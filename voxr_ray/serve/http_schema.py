@@ -16,13 +16,12 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat,
 from voxr_ray.audio import decode_recording, parse_audio_field, to_pcm16
 from voxr_ray.config import Settings
 from voxr_ray.encode import SAMPLE_RATES_HZ, AudioFormat, check_rate
-from voxr_ray.errors import InvalidRequest, TooLarge, UnknownVoice
+from voxr_ray.errors import InvalidRequest, TooLarge
 from voxr_ray.messages import Prompt, Recording, Reference, SynthRequest
 from voxr_ray.serve.http_errors import UnknownModel, from_validation
 from voxr_ray.serve.remote import AudioLink, link_of
 from voxr_ray.serve.text import compose, is_speakable
-
-DEFAULT_VOICE = "default"
+from voxr_ray.serve.voice_names import DEFAULT_VOICE, key_of
 
 _MODEL_FIELDS = (
     "cfg_value",
@@ -66,11 +65,12 @@ class SpeechBody(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
     input: Annotated[str, _shown(minLength=1)]
-    """Text to speak. It is spoken as it stands, leading brackets included."""
+    """Text to speak. It is spoken as it stands, leading brackets included. Long texts are spoken part by part."""
     model: str | None = None
     """Name of the served model, as in ``/v1/models``. Unset: that one."""
     voice: Annotated[str | None, BeforeValidator(_voice_name), _shown(anyOf=_VOICE)] = None
-    """Name of a voice, or ``{"id": name}``. Unset or ``default``: the model's own choice."""
+    """Name of a stored voice, or ``{"id": name}``. Unset or ``default``: the model's own choice. Not with
+    ``ref_audio``."""
     response_format: Annotated[str | None, _shown(enum=[*AudioFormat, None])] = None
     """``mp3`` (default), ``opus``, ``aac``, ``flac``, ``wav``, or ``pcm`` (16-bit little-endian mono; the headers name
     the rate)."""
@@ -124,6 +124,8 @@ class Speech:
         prompt: File to continue from, if any, or where it is. The same object as ``reference`` where one clip is both.
         prompt_text: What ``prompt`` says.
         prompt_param: Field that ``prompt`` came in.
+        voice: Name of a stored voice to look up; ``None`` for the model's own.
+        styled: Whether the text begins with instructions.
     """
 
     request: SynthRequest
@@ -133,6 +135,8 @@ class Speech:
     prompt: bytes | AudioLink | None = None
     prompt_text: str = ""
     prompt_param: str = "prompt_audio"
+    voice: str | None = None
+    styled: bool = False
     sse: bool = False
     sample_rate_hz: int | None = None
 
@@ -195,7 +199,7 @@ def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
         raise InvalidRequest("input holds nothing to pronounce: give at least one letter or number", param="input")
     if fields.speed is not None and fields.speed != 1.0:
         raise InvalidRequest(f"speed {fields.speed:g} is not supported; 1.0 is", param="speed")
-    _check_voice(fields.voice)
+    voice = _stored_voice(fields)
     stream, sse = _streaming(fields)
     audio_format = _audio_format(fields)
     check_rate(audio_format, fields.sample_rate)
@@ -216,7 +220,19 @@ def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
         )
     except ValidationError as error:
         raise from_validation(error) from error
-    return Speech(request, audio_format, stream, reference, prompt, prompt_text, prompt_param, sse, fields.sample_rate)
+    return Speech(
+        request,
+        audio_format,
+        stream,
+        reference,
+        prompt,
+        prompt_text,
+        prompt_param,
+        voice=voice,
+        styled=fields.instructions is not None,
+        sse=sse,
+        sample_rate_hz=fields.sample_rate,
+    )
 
 
 def unknown_model(name: str, settings: Settings) -> UnknownModel:
@@ -248,12 +264,15 @@ def _check_text(text: str, param: str, settings: Settings) -> None:
         )
 
 
-def _check_voice(voice: str | None) -> None:
-    if voice is None or voice == DEFAULT_VOICE:
-        return
-    if not voice.strip():
+def _stored_voice(fields: SpeechBody) -> str | None:
+    """Name of the voice to look up, if it is not the model's own."""
+    if fields.voice is None or key_of(fields.voice) == DEFAULT_VOICE:
+        return None
+    if not fields.voice.strip():
         raise InvalidRequest("voice is blank", param="voice")
-    raise UnknownVoice(f"no voice is named {voice[:80]!r}; {DEFAULT_VOICE!r} is", param="voice")
+    if fields.ref_audio is not None:
+        raise InvalidRequest("voice and ref_audio each name a voice: leave one of them out", param="voice")
+    return fields.voice
 
 
 def _check_retries(fields: SpeechBody, stream: bool) -> None:

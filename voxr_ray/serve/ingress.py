@@ -18,6 +18,8 @@ from voxr_ray.serve.batch import answer_batch
 from voxr_ray.serve.http_errors import BodyTooLarge, RequestTimeout, UnsupportedMediaType, install
 from voxr_ray.serve.http_schema import unknown_model
 from voxr_ray.serve.speech import SpeechService
+from voxr_ray.serve.voices_http import add_voice_routes
+from voxr_ray.serve.ws import add_session_route
 
 _HEALTH_TIMEOUT_S = 5.0
 
@@ -95,6 +97,8 @@ def build_http_app(speech: SpeechService) -> FastAPI:
                 "sample_rate": info.spec.sample_rate_hz}  # fmt: skip
         return card if info.notice is None else card | {"notice": info.notice}
 
+    add_voice_routes(app, speech.voices, settings.request_timeout_s)
+    add_session_route(app, speech)
     return app
 
 

@@ -9,14 +9,16 @@ hung engine, so a hang found here fails them first.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import numpy as np
 
 from voxr_ray.config import Settings
 from voxr_ray.engine.async_reply import AsyncReply
 from voxr_ray.engine.engine import Engine
+from voxr_ray.engine.limits import check_fits
 from voxr_ray.engine.model import Padding, SlotModel
 from voxr_ray.engine.options import EngineOptions
 from voxr_ray.engine.record import StepRecord
@@ -98,6 +100,19 @@ class Replica:
                 sample_rate_hz=result.summary.sample_rate_hz,
                 summary=result.summary if index == len(starts) - 1 else None,
             )
+
+    async def check_fit(self, requests: Sequence[SynthRequest]) -> None:
+        """Find out whether requests would be accepted by an empty engine.
+
+        Raises:
+            RequestError: The first that would not.
+        """
+
+        def check() -> None:
+            for request in requests:
+                check_fits(request, self._engine.model.plan(request), self._engine.capacity)
+
+        await asyncio.to_thread(check)
 
     async def encode_reference(self, reference: Reference) -> Reference:
         """Encode a voice: the same reference with features instead of its clip."""

@@ -24,6 +24,7 @@ from voxr_ray.errors import EngineError, InvalidRequest, VoxrError
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
 from voxr_ray.serve.http_errors import RequestTimeout
 from voxr_ray.serve.http_schema import Speech, parse_speech
+from voxr_ray.serve.narration import Narrator, parts_of, rehearsals, render_parts, stream_parts
 from voxr_ray.serve.output import (
     EVENT_STREAM,
     SpokenFile,
@@ -37,6 +38,7 @@ from voxr_ray.serve.remote import fetch_both
 from voxr_ray.serve.responses import AudioStream, StreamBroken
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import ReplicaInfo
+from voxr_ray.serve.voices import Voices, spoken_with
 
 _log = logging.getLogger(__name__)
 
@@ -44,6 +46,9 @@ T = TypeVar("T")
 
 _INLINE_BYTES = 64 * 1024
 """Bodies up to this size are parsed on the loop: the hop to a thread would cost more."""
+
+_INLINE_CHARS = 4096
+"""Texts up to this length are cut on the loop."""
 
 _INLINE_SAMPLES = 2**15
 """Audio up to this length is encoded on the loop, for the same reason: some milliseconds for the slowest codec."""
@@ -55,10 +60,12 @@ class SpeechService:
     Args:
         settings: The server's settings.
         replicas: Where the work is done.
+        voices: The named voices.
     """
 
-    def __init__(self, settings: Settings, replicas: Replicas) -> None:
+    def __init__(self, settings: Settings, replicas: Replicas, voices: Voices) -> None:
         self.settings = settings
+        self.voices = voices
         self._replicas = replicas
         self._info: ReplicaInfo | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode")
@@ -80,7 +87,26 @@ class SpeechService:
     # ---- for handles ----
 
     async def render(self, request: SynthRequest) -> SynthResult:
-        """Render one request to the end."""
+        """Render a text of any length to the end."""
+        parts = await self._parts(request)
+        if not parts:
+            return await self.render_one(request)
+        return await render_parts(await self.narrator(request), parts)
+
+    async def render_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Render a text of any length and pass its chunks on; close it to leave."""
+        parts = await self._parts(request)
+        source = stream_parts(await self.narrator(request), parts) if parts else self.stream_one(request)
+        async with aclosing(source) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def narrator(self, request: SynthRequest) -> Narrator:
+        """What renders the parts of a text that has some."""
+        return Narrator(request, (await self.info()).spec, self, self.settings.request_timeout_s)
+
+    async def render_one(self, request: SynthRequest) -> SynthResult:
+        """Render one request to the end, in one piece."""
         async with aclosing(self._replicas.stream("synthesize_pieces", request)) as pieces:
             chunks: list[AudioChunk] = [piece async for piece in pieces]
         summary = chunks[-1].summary if chunks else None
@@ -91,8 +117,8 @@ class SpeechService:
             raise EngineError("the model made no audio for this text")
         return SynthResult(samples, summary)
 
-    async def render_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
-        """Render one request and pass its chunks on; close it to leave."""
+    async def stream_one(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Render one request, in one piece, and pass its chunks on; close it to leave."""
         whole = False
         async with aclosing(self._replicas.stream("synthesize_stream", request)) as chunks:
             async for chunk in chunks:
@@ -169,13 +195,17 @@ class SpeechService:
         )
 
     async def complete(self, speech: Speech) -> SynthRequest:
-        """The request with its recordings."""
-        if not speech.has_recordings:
-            return speech.request
+        """The request with its recordings and its voice."""
+        request = speech.request
+        if not speech.has_recordings and speech.voice is None:
+            return request
         rate_hz = (await self.info()).spec.input_sample_rate_hz
-        reference, prompt = await fetch_both(speech.reference, speech.prompt, self.settings.max_body_bytes)
-        speech = replace(speech, reference=reference, prompt=prompt)
-        return await self.in_thread(speech.with_recordings, rate_hz, self.settings)
+        voice = None if speech.voice is None else await self.voices.find(speech.voice, rate_hz)
+        if speech.has_recordings:
+            reference, prompt = await fetch_both(speech.reference, speech.prompt, self.settings.max_body_bytes)
+            speech = replace(speech, reference=reference, prompt=prompt)
+            request = await self.in_thread(speech.with_recordings, rate_hz, self.settings)
+        return request if voice is None else spoken_with(request, voice, styled=speech.styled)
 
     async def _file(self, speech: Speech, result: SynthResult) -> SpokenFile:
         rate_hz = result.summary.sample_rate_hz
@@ -258,6 +288,18 @@ class SpeechService:
             return Recording.of_clip(to_pcm16(samples), rate_hz)
 
         return await self.in_thread(decode)
+
+    async def _parts(self, request: SynthRequest) -> list[str]:
+        """The parts of a request's text, all of which fit; none if it is rendered as it is."""
+        most = self.settings.max_part_chars
+        if len(request.text) <= _INLINE_CHARS:
+            parts = parts_of(request.text, most)
+        else:
+            parts = await self.in_thread(parts_of, request.text, most)
+        if parts:
+            for lot in rehearsals(request, parts, (await self.info()).spec):
+                await self._replicas.call("check_fit", lot)
+        return parts
 
     async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
         """Run a function that would hold the loop up, of bounded length."""

@@ -15,6 +15,7 @@ from tests.fakes.slot_model import make_fake_model
 from voxr_ray import app as app_builder
 from voxr_ray.app import StartRefused, build_app, doubts, load_checkpoint
 from voxr_ray.config import Settings
+from voxr_ray.errors import ConfigurationError
 
 
 def factory(settings: Settings, **arguments: Any) -> Any:
@@ -25,13 +26,13 @@ def deployments(args: dict[str, Any]) -> dict[str, Any]:
     """The options of the deployments that settings lead to, by name."""
     application: Any = build_app(Settings.load({"device": "cpu"} | args, {}), partial(factory))
     router = application._bound_deployment
-    replica = router.init_args[1]._bound_deployment
-    return {router.name: router, replica.name: replica}
+    others = [argument._bound_deployment for argument in router.init_args[1:]]
+    return {each.name: each for each in (router, *others)}
 
 
 def test_limits_and_times_are_derived() -> None:
     built = deployments({"max_batch": 8, "max_queue": 4, "request_timeout_s": 60})
-    assert set(built) == {"Router", "Replica"}
+    assert set(built) == {"Router", "Replica", "Library"}
     for deployment in built.values():
         config = deployment._deployment_config
         assert config.graceful_shutdown_timeout_s == 70
@@ -103,3 +104,11 @@ def test_the_default_application_builds(monkeypatch: pytest.MonkeyPatch) -> None
     router = app_builder({})._bound_deployment
     assert router.init_args[0].device == "cpu"
     assert pickle.loads(pickle.dumps(load_checkpoint)) is load_checkpoint  # noqa: S301
+
+
+def test_the_library_is_one_and_can_be_pinned() -> None:
+    library = deployments({"library_options": {"resources": {"voices": 0.01}}})["Library"]
+    assert library.num_replicas == 1
+    assert library.ray_actor_options["resources"] == {"voices": 0.01}
+    with pytest.raises(ConfigurationError, match="library_options cannot be used"):
+        deployments({"library_options": {"num_cpus": -1}})
