@@ -150,6 +150,8 @@ class Settings(BaseModel):
     and a request may carry two."""
     max_body_bytes: Annotated[Count, Field(ge=1024, le=2**30)] = 32 * 2**20
     """Largest request body; beyond it the answer is 413, before the body is read."""
+    max_held_body_bytes: Annotated[Count, Field(ge=1024)] = 256 * 2**20
+    """Bytes of all request bodies a router reads or works on at a time; beyond them the answer is 503."""
     max_batch_items: Annotated[Count, Field(ge=1, le=1000)] = 32
     """Most items of one ``/v1/audio/speech/batch`` request."""
     batch_concurrency: Annotated[Count, Field(ge=1, le=1000)] = 8
@@ -259,6 +261,11 @@ class Settings(BaseModel):
             raise ValueError(
                 f"first_chunk_patches = {self.first_chunk_patches} is above "
                 f"stream_chunk_patches = {self.stream_chunk_patches}: the first chunk is there to be early"
+            )
+        if self.max_held_body_bytes < self.max_body_bytes:
+            raise ValueError(
+                f"max_held_body_bytes = {self.max_held_body_bytes} is below max_body_bytes = {self.max_body_bytes}: "
+                "a body of the allowed size could never be read"
             )
         if self.min_len + 2 > self.max_len:
             raise ValueError(f"max_len = {self.max_len} is below min_len + 2 = {self.min_len + 2}, the shortest take")

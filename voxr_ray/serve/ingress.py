@@ -9,13 +9,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.middleware.cors import CORSMiddleware
-from starlette.requests import ClientDisconnect
 
-from voxr_ray.errors import Cancelled, EngineStopped
+from voxr_ray.errors import EngineStopped
 from voxr_ray.serve import openapi
 from voxr_ray.serve.access import KeyGate
 from voxr_ray.serve.batch import answer_batch
-from voxr_ray.serve.http_errors import BodyTooLarge, RequestTimeout, UnsupportedMediaType, install
+from voxr_ray.serve.bodies import Bodies
+from voxr_ray.serve.http_errors import UnsupportedMediaType, install
 from voxr_ray.serve.http_schema import unknown_model
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.voices_http import add_voice_routes
@@ -44,18 +44,21 @@ def build_http_app(speech: SpeechService) -> FastAPI:
             expose_headers=openapi.EXPOSED_HEADERS,
         )
     started_s = int(time.time())
+    bodies = Bodies(settings.max_body_bytes, settings.max_held_body_bytes)
 
     @app.post("/v1/audio/speech", **openapi.SPEECH)
     async def create_speech(request: Request) -> Response:
         """Speak a text."""
-        body, request_id, deadline = await read_json(request)
-        return await speech.answer(body, request_id, deadline)
+        deadline = begin(request)
+        async with bodies.read(request, deadline) as body:
+            return await speech.answer(body, request_id_of(request), deadline)
 
     @app.post("/v1/audio/speech/batch", **openapi.BATCH)
     async def create_batch(request: Request) -> Response:
         """Speak many texts: one result or error for each, in their order."""
-        body, request_id, deadline = await read_json(request)
-        return await answer_batch(speech, body, request_id, deadline)
+        deadline = begin(request)
+        async with bodies.read(request, deadline) as body:
+            return await answer_batch(speech, body, request_id_of(request), deadline)
 
     @app.get("/v1/models", **openapi.MODELS)
     async def list_models() -> dict[str, Any]:
@@ -82,14 +85,15 @@ def build_http_app(speech: SpeechService) -> FastAPI:
                 ) from error
         return JSONResponse({"status": "ok", "model": settings.served_name})
 
-    async def read_json(request: Request) -> tuple[bytes, str, float]:
-        """Body, id and deadline of a request with a JSON body."""
-        deadline = asyncio.get_running_loop().time() + settings.request_timeout_s
+    def begin(request: Request) -> float:
+        """Check that a request brings JSON, and give the time at which its answer must be complete."""
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if media_type != "application/json":
             raise UnsupportedMediaType(f"content-type is {media_type[:60]!r}; application/json is needed")
-        body = await _read_body(request, settings.max_body_bytes, deadline)
-        return body, request.headers.get("x-request-id", "")[:128], deadline
+        return asyncio.get_running_loop().time() + settings.request_timeout_s
+
+    def request_id_of(request: Request) -> str:
+        return request.headers.get("x-request-id", "")[:128]
 
     async def model_card(name: str) -> dict[str, Any]:
         info = await speech.info()
@@ -100,23 +104,3 @@ def build_http_app(speech: SpeechService) -> FastAPI:
     add_voice_routes(app, speech.voices, settings.request_timeout_s)
     add_session_route(app, speech)
     return app
-
-
-async def _read_body(request: Request, most_bytes: int, deadline: float) -> bytes:
-    """Read a body that may lie about its length, up to a limit and a time."""
-    too_large = BodyTooLarge(f"the body is larger than {most_bytes} bytes, the most that is read")
-    declared = request.headers.get("content-length", "")
-    if declared.isdecimal() and int(declared) > most_bytes:
-        raise too_large
-    body = bytearray()
-    try:
-        async with asyncio.timeout_at(deadline):
-            async for part in request.stream():
-                body += part
-                if len(body) > most_bytes:
-                    raise too_large
-    except ClientDisconnect as error:
-        raise Cancelled("the caller left while sending the body") from error
-    except TimeoutError as error:
-        raise RequestTimeout("the body did not arrive within the time a request may take") from error
-    return bytes(body)

@@ -201,6 +201,66 @@ HEALTH: dict[str, Any] = {
 }  # fmt: skip
 
 
+_VOICE = {
+    "type": "object",
+    "required": ["id", "name", "object"],
+    "properties": {
+        "id": _TEXT,
+        "name": _TEXT,
+        "object": {"const": "audio.voice"},
+        "created_at": _COUNT,
+        "has_transcript": {"type": "boolean"},
+    },
+}
+
+_UPLOAD = {
+    "type": "object",
+    "required": ["name", "audio_sample"],
+    "additionalProperties": False,
+    "properties": {
+        "name": _TEXT
+        | {
+            "description": "Its name, also its id: 1 to 64 letters, digits, '-', '_' and inner spaces. "
+            "Capitals make no difference."
+        },
+        "audio_sample": {
+            "type": "string",
+            "format": "binary",
+            "description": "Recording of 1 to 60 seconds, up to 10 MiB: wav, flac, mp3, ogg, m4a, aac or webm.",
+        },
+        "ref_text": _TEXT | {"description": "What the recording says; speech then continues from it."},
+        "consent": _TEXT | {"description": "Kept with the voice."},
+    },
+}
+
+VOICES: dict[str, Any] = {
+    "responses": _answer("Voices that requests may name, the model's own first.", {
+        "type": "object",
+        "required": ["object", "voices"],
+        "properties": {"object": {"const": "list"}, "voices": {"type": "array", "items": _VOICE}},
+    })
+    | _errors(401, *_FAILURES)
+}  # fmt: skip
+
+ADD_VOICE: dict[str, Any] = {
+    "openapi_extra": {
+        "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _UPLOAD}}},
+    },
+    "responses": _answer("The voice that was stored.", _VOICE) | _errors(400, 401, 408, 409, 413, 415, *_FAILURES),
+}
+
+DELETE_VOICE: dict[str, Any] = {
+    "responses": _answer("The voice that is gone.", {
+        "type": "object",
+        "required": ["object", "id", "name", "deleted"],
+        "properties": {
+            "object": {"const": "audio.voice"}, "id": _TEXT, "name": _TEXT, "deleted": {"const": True},
+        },
+    })
+    | _errors(400, 401, 404, *_FAILURES)
+}  # fmt: skip
+
+
 class DescribedApp(FastAPI):
     """A FastAPI application whose description says what it does and nothing else.
 

@@ -16,6 +16,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
 from voxr_ray.errors import BadAudio, Cancelled, InvalidRequest
+from voxr_ray.serve import openapi
 from voxr_ray.serve.http_errors import BodyTooLarge, RequestTimeout, UnsupportedMediaType
 from voxr_ray.serve.values import VoiceInfo
 from voxr_ray.serve.voice_names import DEFAULT_VOICE
@@ -26,15 +27,6 @@ _AT_ONCE = 8
 _MAX_BODY_BYTES = MAX_VOICE_BYTES + 64 * 1024
 _TEXTS = ("name", "ref_text", "consent")
 _FILE = "audio_sample"
-
-_FORM = {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": {
-    "type": "object", "required": ["name", _FILE], "additionalProperties": False, "properties": {
-        "name": {"type": "string", "description": "Its name, also its id: 1 to 64 letters, digits, '-', '_' and inner "
-                 "spaces. Capitals make no difference."},
-        _FILE: {"type": "string", "format": "binary", "description": "Recording of 1 to 60 seconds, up to 10 MiB: "
-                "wav, flac, mp3, ogg, m4a, aac or webm."},
-        "ref_text": {"type": "string", "description": "What the recording says; speech then continues from it."},
-        "consent": {"type": "string", "description": "Kept with the voice."}}}}}}}  # fmt: skip
 
 
 def add_voice_routes(app: FastAPI, voices: Voices, timeout_s: float) -> None:
@@ -47,13 +39,13 @@ def add_voice_routes(app: FastAPI, voices: Voices, timeout_s: float) -> None:
     """
     uploads = asyncio.Semaphore(_AT_ONCE)
 
-    @app.get("/v1/audio/voices")
+    @app.get("/v1/audio/voices", **openapi.VOICES)
     async def list_voices() -> dict[str, Any]:
         """Voices that requests may name, the model's own first."""
         default = {"id": DEFAULT_VOICE, "name": DEFAULT_VOICE, "object": "audio.voice"}
         return {"object": "list", "voices": [default, *(_card(voice) for voice in await voices.list())]}
 
-    @app.post("/v1/audio/voices", openapi_extra=_FORM)
+    @app.post("/v1/audio/voices", **openapi.ADD_VOICE)
     async def add_voice(request: Request) -> dict[str, Any]:
         """Store a recording as a voice."""
         media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -70,7 +62,7 @@ def add_voice_routes(app: FastAPI, voices: Voices, timeout_s: float) -> None:
                 raise RequestTimeout("the upload did not arrive within the time a request may take") from error
             return _card(await voices.add(texts["name"], audio, texts.get("ref_text"), texts.get("consent")))
 
-    @app.delete("/v1/audio/voices/{name}")
+    @app.delete("/v1/audio/voices/{name}", **openapi.DELETE_VOICE)
     async def delete_voice(name: str) -> dict[str, Any]:
         """Remove a voice."""
         voice = await voices.delete(name)

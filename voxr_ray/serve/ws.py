@@ -14,9 +14,9 @@ from typing import Any
 from fastapi import FastAPI
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from voxr_ray.encode import AudioFormat
 from voxr_ray.errors import InvalidRequest, TooLarge, VoxrError
 from voxr_ray.serve.http_errors import RequestTimeout
-from voxr_ray.serve.http_schema import AudioFormat
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.split import SentenceBuffer
 from voxr_ray.serve.ws_flow import Flow

@@ -15,7 +15,9 @@ from voxr_ray.config import Settings
 from voxr_ray.errors import InvalidRequest, TooLarge, VoxrError
 from voxr_ray.serve.http_errors import code_of, from_validation
 
-_NOT_IN_A_SESSION = ("input", "stream", "stream_format")
+_NOT_IN_A_SESSION = ("input", "stream", "stream_format", "sample_rate")
+_DEFAULT_FORMAT = "wav"
+"""What a session speaks in unless it says otherwise: an answer's default, mp3, is none of its formats."""
 
 
 class _Message(BaseModel):
@@ -39,6 +41,8 @@ class Config(BaseModel):
         for name in _NOT_IN_A_SESSION:
             if name in fields:
                 raise InvalidRequest(f"{name} is no field of session.config", param=name)
+        if fields.get("response_format") is None:
+            fields["response_format"] = _DEFAULT_FORMAT
         return json.dumps(fields | {"input": "a", "stream": True}).encode()
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from voxr_ray.audio import pcm16_bytes, wav_header
+from voxr_ray.encode import AudioFormat
 from voxr_ray.errors import VoxrError
 from voxr_ray.messages import AudioChunk
 from voxr_ray.serve.http_errors import RequestTimeout
-from voxr_ray.serve.http_schema import AudioFormat, Speech
+from voxr_ray.serve.http_schema import Speech
 from voxr_ray.serve.narration import Narrator
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.text import compose
