@@ -27,6 +27,9 @@ from voxr_ray.messages import Prompt, Recording, Reference, SynthRequest
 from voxr_ray.voxcpm2.loader import load_slot_model
 from voxr_ray.voxcpm2.slot_model import VoxCPM2SlotModel
 
+# Two threads that share their cores with other work wait for each other at every operation.
+pytestmark = pytest.mark.timeout(1200)
+
 RATE_HZ = 16_000
 COUNT = int(os.environ.get("EQUALITY_SCHEDULES", "2"))
 FIRST = int(os.environ.get("EQUALITY_FIRST", "0"))
