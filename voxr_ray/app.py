@@ -7,6 +7,7 @@ constructor that fails later tells the operator next to nothing.
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from functools import partial
@@ -19,8 +20,12 @@ from ray.serve.exceptions import RayServeException
 from voxr_ray.config import Settings
 from voxr_ray.engine.model import SlotModel
 from voxr_ray.errors import ConfigurationError
+from voxr_ray.serve.access import with_keys
+from voxr_ray.serve.library import Library
 from voxr_ray.serve.replica import Replica
 from voxr_ray.serve.router import Router
+
+_log = logging.getLogger(__name__)
 
 
 class StartRefused(click.ClickException, RayServeException):
@@ -42,14 +47,17 @@ def app(args: dict[str, Any]) -> serve.Application:
     """
     # Beyond this line the CLI and the controller handle exceptions, and each understands only its own.
     try:
-        settings = check_model(resolve_device(Settings.load(args, os.environ)))
-        return build_app(settings, load_checkpoint)
+        settings = check_model(resolve_device(with_keys(Settings.load(args, os.environ))))
+        application = build_app(settings, load_checkpoint)
     except ConfigurationError as error:
         raise StartRefused(" ".join(error.message.split())) from error
+    for doubt in doubts(settings):
+        _log.warning("%s", doubt)
+    return application
 
 
 def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]) -> serve.Application:
-    """Compose routers and replicas.
+    """Compose routers, replicas and the library of voices.
 
     Args:
         settings: Validated settings; ``device`` names a device.
@@ -61,22 +69,38 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
         "health_check_period_s": settings.health_check_period_s,
         "health_check_timeout_s": settings.health_check_timeout_s,
     }
-    replica = serve.deployment(
-        name="Replica",
-        max_ongoing_requests=settings.replica_max_ongoing,
-        ray_actor_options=_actor_options(settings),
-        **_scale(settings),
-        **lifetime,
-    )(Replica)
+    try:
+        replica = serve.deployment(
+            name="Replica",
+            max_ongoing_requests=settings.replica_max_ongoing,
+            ray_actor_options=_actor_options(settings),
+            **_scale(settings),
+            **lifetime,
+        )(Replica)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"replica_options cannot be used: {str(error).splitlines()[0]}") from error
     router = serve.deployment(
         name="Router",
         num_replicas=settings.router_replicas,
         max_ongoing_requests=settings.router_max_ongoing,
-        ray_actor_options={"num_cpus": 0.1},
+        # A router mostly waits. Were it to reserve a share of a core, replicas that take all cores of a machine
+        # would leave it unscheduled for ever, without a word.
+        ray_actor_options={"num_cpus": 0},
         **lifetime,
     )(serve.ingress()(Router))
+    try:
+        library = serve.deployment(
+            name="Library",
+            num_replicas=1,
+            max_ongoing_requests=settings.router_max_ongoing * settings.router_replicas,
+            # It waits for files and for nobody's CPU.
+            ray_actor_options={"num_cpus": 0} | settings.library_options,
+            **lifetime,
+        )(Library)
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(f"library_options cannot be used: {str(error).splitlines()[0]}") from error
     replicas = replica.bind(settings, partial(model_factory, settings))
-    application: serve.Application = router.bind(settings, replicas)
+    application: serve.Application = router.bind(settings, replicas, library.bind(settings))
     return application
 
 
@@ -114,9 +138,32 @@ def resolve_device(settings: Settings) -> Settings:
     """Settings whose ``device`` is not ``auto``: a GPU if this machine has one."""
     if settings.device != "auto":
         return settings
+    return settings.model_copy(update={"device": "cuda" if _has_gpu() else "cpu"})
+
+
+def doubts(settings: Settings) -> list[str]:
+    """What cannot work on this machine alone, but may on a cluster, of which nothing is known here."""
+    options = _actor_options(settings)
+    replicas = settings.num_replicas or max(1, settings.min_replicas or 1)
+    cpus, here = replicas * options["num_cpus"], os.cpu_count() or 1
+    found = []
+    if cpus > here:
+        found.append(
+            f"{replicas} replica(s) reserve {cpus:g} CPUs and this machine has {here}: unless the cluster has more, "
+            "they will wait for ever; lower threads or num_replicas"
+        )
+    if options["num_gpus"] and not _has_gpu():
+        found.append(
+            "replicas reserve a GPU and this machine has none: unless the cluster has one, they will wait for ever; "
+            "set device=cpu"
+        )
+    return found
+
+
+def _has_gpu() -> bool:
     import torch
 
-    return settings.model_copy(update={"device": "cuda" if torch.cuda.is_available() else "cpu"})
+    return torch.cuda.is_available()
 
 
 def _actor_options(settings: Settings) -> dict[str, Any]:

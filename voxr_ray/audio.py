@@ -97,6 +97,20 @@ def to_pcm16(samples: np.ndarray) -> np.ndarray:
     return quantised
 
 
+def clip_of(samples: np.ndarray, source_hz: int, rate_hz: int) -> np.ndarray:
+    """Audio that was made here as a recording that can be taken in again: resampled and quantised.
+
+    Args:
+        samples: float32 ``(samples,)`` at ``source_hz``.
+        source_hz: Its rate.
+        rate_hz: Rate of the result.
+
+    Returns:
+        int16 ``(ceil(samples * rate_hz / source_hz),)``.
+    """
+    return to_pcm16(_resample(samples, source_hz, rate_hz))
+
+
 def pcm16_bytes(samples: np.ndarray) -> bytes:
     """Raw little-endian 16-bit PCM of float32 ``samples`` ``(samples,)``: two bytes a sample, nothing else."""
     return to_pcm16(samples).astype("<i2", copy=False).tobytes()
@@ -124,6 +138,15 @@ def wav_header(rate_hz: int, samples: int | None) -> bytes:
         "<4sI4s4sIHHIIHH4sI", b"RIFF", riff_bytes, b"WAVE", b"fmt ", 16, 1, 1, rate_hz, 2 * rate_hz, 2, 16,
         b"data", data_bytes,
     )  # fmt: skip
+
+
+def container_of(data: bytes) -> str:
+    """Name of the container a file is in, told from its first bytes; also the suffix such files have.
+
+    Raises:
+        BadAudio: It is none of :data:`READABLE`.
+    """
+    return _recognise(data).name
 
 
 _DATA_URI = re.compile(r"data:(?P<type>[^,;]*)(?P<options>(?:;[^,;]*)*),(?P<body>.*)", re.DOTALL | re.IGNORECASE)
@@ -266,7 +289,8 @@ def _decode_ffmpeg(data: bytes, container: _Container, max_seconds: float) -> tu
 
             mono = _collect(blocks(), rate_hz, max_seconds)
     except (av.FFmpegError, ValueError) as error:
-        raise BadAudio(f"the {container.name} recording cannot be decoded: {error}") from error
+        # FFmpeg's own words ("[Errno 1] Operation not permitted") mislead whoever sent the file; the log has them.
+        raise BadAudio(f"the {container.name} recording is damaged and cannot be decoded") from error
     if len(mono) + _tolerance(container) < declared:
         raise BadAudio(
             f"the {container.name} recording is truncated: it declares {declared} frames and holds {len(mono)}"

@@ -21,6 +21,7 @@ from pydantic import (
     ConfigDict,
     Field,
     FiniteFloat,
+    SecretStr,
     StrictBool,
     ValidationError,
     model_validator,
@@ -30,7 +31,9 @@ from voxr_ray.errors import ConfigurationError
 
 ENVIRONMENT_PREFIX = "VOXR_"
 
-_TEXT_FIELDS = frozenset({"model", "model_name", "device", "dtype"})
+_TEXT_FIELDS = frozenset({"model", "model_name", "device", "dtype", "api_keys_file", "voices_dir"})
+_LIST_FIELDS = frozenset({"model_aliases", "api_keys", "cors_origins", "allowed_audio_hosts", "allowed_audio_folders"})
+_SECRET_FIELDS = frozenset({"api_keys"})
 
 
 def _not_a_boolean(value: Any) -> Any:
@@ -42,6 +45,9 @@ def _not_a_boolean(value: Any) -> Any:
 
 Count = Annotated[int, BeforeValidator(_not_a_boolean)]
 Number = Annotated[FiniteFloat, BeforeValidator(_not_a_boolean)]
+Word = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^\S+$")]
+Folder = Annotated[str, Field(pattern="^/")]
+Secret = Annotated[SecretStr, Field(min_length=1, max_length=500)]
 
 
 class Settings(BaseModel):
@@ -56,6 +62,8 @@ class Settings(BaseModel):
     model_name: Annotated[str, Field(min_length=1, max_length=200)] | None = None
     """Name in ``/v1/models`` and in requests. Unset: what the checkpoint calls itself, else the last part of
     ``model``."""
+    model_aliases: tuple[Word, ...] = ()
+    """Other names that requests may use for the model, such as ``tts-1``; lists are JSON or separated by commas."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where replicas compute. ``auto`` looks at the machine that builds the application; a cluster file names it."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
@@ -130,8 +138,11 @@ class Settings(BaseModel):
 
     # ---- limits of a request ----
 
-    max_input_chars: Annotated[Count, Field(ge=1, le=100_000)] = 4096
-    """Longest ``input``, in characters."""
+    max_input_chars: Annotated[Count, Field(ge=1, le=1_000_000)] = 4096
+    """Longest ``input``, in characters. For whole chapters raise ``request_timeout_s`` with it."""
+    max_part_chars: Annotated[Count, Field(ge=40, le=4096)] = 500
+    """Longest text that is rendered in one piece; an ideograph counts as three characters. Longer ones are cut at
+    sentences, and every part continues the one before."""
     min_reference_seconds: Annotated[Number, Field(ge=0, le=10)] = 0.1
     """Shortest recording that is accepted, in seconds."""
     max_reference_seconds: Annotated[Number, Field(gt=0, le=60)] = 60.0
@@ -139,8 +150,45 @@ class Settings(BaseModel):
     and a request may carry two."""
     max_body_bytes: Annotated[Count, Field(ge=1024, le=2**30)] = 32 * 2**20
     """Largest request body; beyond it the answer is 413, before the body is read."""
+    max_held_body_bytes: Annotated[Count, Field(ge=1024)] = 256 * 2**20
+    """Bytes of all request bodies a router reads or works on at a time; beyond them the answer is 503."""
+    max_batch_items: Annotated[Count, Field(ge=1, le=1000)] = 32
+    """Most items of one ``/v1/audio/speech/batch`` request."""
+    batch_concurrency: Annotated[Count, Field(ge=1, le=1000)] = 8
+    """Items of one such request that are rendered at the same time."""
     request_timeout_s: Annotated[Number, Field(gt=0)] = 300.0
     """Seconds an answer may take in all: 408 before its first byte, a broken connection after it."""
+
+    # ---- access ----
+
+    api_keys: tuple[Secret, ...] = ()
+    """Keys of which a request must carry one (``Authorization: Bearer``). Empty, with ``api_keys_file`` unset:
+    anybody may call. Deployment files are shown in dashboards, so prefer ``VOXR_API_KEYS`` or the file."""
+    api_keys_file: str | None = None
+    """File with one key on each line, read when the application is built; lines that begin with ``#`` are comments."""
+    cors_origins: tuple[Word, ...] = ()
+    """Origins whose web pages may call, such as ``https://example.org``; ``*`` for all. Empty: none."""
+    allowed_audio_hosts: tuple[Word, ...] = ()
+    """Hosts (``name`` or ``name:port``) that recordings may be fetched from by ``http(s)://`` address. Empty: none."""
+    allowed_audio_folders: tuple[Folder, ...] = ()
+    """Folders, as the router sees them, that recordings may be read from by ``file://`` address. Empty: none."""
+
+    # ---- voices ----
+
+    voices_dir: Annotated[str, Field(min_length=1)] = "~/.voxr_ray/voices"
+    """Folder of the named voices: recordings (name = stem) with an optional ``.txt`` transcript. Those added over HTTP
+    are stored there too. On the node of the library deployment, or on storage all nodes share."""
+    max_voices: Annotated[Count, Field(ge=0, le=10_000)] = 1000
+    """Most voices the folder may hold before uploads are refused; 0 refuses all of them."""
+    library_options: dict[str, Any] = Field(default_factory=dict)
+    """Ray actor options of the library deployment; on several nodes, a resource that only the folder's node has."""
+
+    # ---- WebSocket sessions ----
+
+    ws_lead_seconds: Annotated[Number, Field(gt=0, le=3600)] = 30.0
+    """Seconds of audio a session may be ahead of real time, for clients that do not confirm what they have read."""
+    ws_idle_timeout_s: Annotated[Number, Field(gt=0)] = 600.0
+    """Seconds after which a session that neither sends nor speaks is closed."""
 
     # ---- operation ----
 
@@ -183,7 +231,7 @@ class Settings(BaseModel):
             message = first["msg"].removeprefix("Value error, ")
             if not name:
                 raise ConfigurationError(message) from error
-            shown = repr(given.get(name))[:80]
+            shown = "…" if name in _SECRET_FIELDS else repr(given.get(name))[:80]
             raise ConfigurationError(f"setting {name} = {shown}: {message}", param=name) from error
 
     @model_validator(mode="after")
@@ -214,6 +262,11 @@ class Settings(BaseModel):
                 f"first_chunk_patches = {self.first_chunk_patches} is above "
                 f"stream_chunk_patches = {self.stream_chunk_patches}: the first chunk is there to be early"
             )
+        if self.max_held_body_bytes < self.max_body_bytes:
+            raise ValueError(
+                f"max_held_body_bytes = {self.max_held_body_bytes} is below max_body_bytes = {self.max_body_bytes}: "
+                "a body of the allowed size could never be read"
+            )
         if self.min_len + 2 > self.max_len:
             raise ValueError(f"max_len = {self.max_len} is below min_len + 2 = {self.min_len + 2}, the shortest take")
         if self.min_reference_seconds >= self.max_reference_seconds:
@@ -227,6 +280,11 @@ class Settings(BaseModel):
     def served_name(self) -> str:
         """Name under which the model is listed and asked for."""
         return self.model_name or self.model.rstrip("/").rsplit("/", 1)[-1] or self.model
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """Every name a request may use for the model."""
+        return (self.served_name, *self.model_aliases)
 
     @property
     def replica_max_ongoing(self) -> int:
@@ -264,8 +322,11 @@ def _read(name: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
     if name in _TEXT_FIELDS:
-        return None if value == "null" and name == "model_name" else value
+        return None if value == "null" and name in ("model_name", "api_keys_file") else value
     lowered = value.strip().lower()
+    if name in _LIST_FIELDS and not lowered.startswith("["):
+        # Empty parts stay, to be refused: a list of keys that turned out empty would open the server to everybody.
+        return [] if lowered in ("null", "none") else [part.strip() for part in value.split(",")]
     try:
         return json.loads(lowered if lowered in ("true", "false", "none", "null") else value)
     except ValueError:

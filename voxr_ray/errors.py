@@ -7,6 +7,7 @@
     │   ├── InvalidRequest       a field is missing, malformed or out of range
     │   ├── TooLarge             the request does not fit a limit of this server
     │   ├── UnknownVoice         no voice of that name
+    │   ├── VoiceExists          the name of a new voice is taken
     │   └── BadAudio             a recording cannot be decoded or used
     ├── Overloaded               slots and queue are full; try again later
     ├── Cancelled                the caller left
@@ -65,6 +66,10 @@ class TooLarge(RequestError):
 
 class UnknownVoice(RequestError):
     """No voice of that name is known."""
+
+
+class VoiceExists(RequestError):
+    """A voice of that name is stored already; delete it first."""
 
 
 class BadAudio(RequestError):

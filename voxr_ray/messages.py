@@ -44,6 +44,11 @@ class StopReason(StrEnum):
     """The budget of patches was used up."""
 
 
+def clip_digest(samples: np.ndarray, rate_hz: int) -> str:
+    """Hex SHA-256 of a clip's rate and int16 ``samples`` ``(samples,)``: what it is known by in every cache."""
+    return hashlib.sha256(f"{rate_hz}:".encode() + np.ascontiguousarray(samples, dtype="<i2").data).hexdigest()
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Recording:
     """A recording as the engine takes it: samples still to be encoded, or features already encoded.
@@ -69,8 +74,7 @@ class Recording:
     def of_clip(cls, samples: np.ndarray, rate_hz: int) -> Self:
         """A recording of int16 mono ``samples`` ``(samples,)`` at ``rate_hz``, digest included."""
         samples = np.ascontiguousarray(samples, dtype=np.int16)
-        digest = hashlib.sha256(f"{rate_hz}:".encode() + samples.tobytes()).hexdigest()
-        return cls(digest=digest, clip=samples)
+        return cls(digest=clip_digest(samples, rate_hz), clip=samples)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -26,6 +26,9 @@ from voxr_ray.errors import Cancelled
 from voxr_ray.messages import Prompt, Reference, SynthRequest, SynthResult
 from voxr_ray.voxcpm2.loader import load_slot_model
 
+# Two threads that share their cores with other work wait for each other at every operation.
+pytestmark = pytest.mark.timeout(1200)
+
 RATE_HZ = 16_000
 PATCHES = int(os.environ.get("INVARIANCE_PATCHES", "100"))
 SCHEDULES = int(os.environ.get("INVARIANCE_SCHEDULES", "2"))

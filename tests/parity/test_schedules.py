@@ -27,6 +27,9 @@ from voxr_ray.messages import Prompt, Recording, Reference, SynthRequest
 from voxr_ray.voxcpm2.loader import load_slot_model
 from voxr_ray.voxcpm2.slot_model import VoxCPM2SlotModel
 
+# Two threads that share their cores with other work wait for each other at every operation.
+pytestmark = pytest.mark.timeout(1200)
+
 RATE_HZ = 16_000
 COUNT = int(os.environ.get("EQUALITY_SCHEDULES", "2"))
 FIRST = int(os.environ.get("EQUALITY_FIRST", "0"))
@@ -117,7 +120,8 @@ def test_every_survivor_of_a_schedule_equals_its_solo_render(
     encodes: list[tuple[int, Padding, Probe]] = []
     arriving = rng.choices(range(len(requests)), k=ARRIVALS)
     company = 0
-    while arriving:
+    while arriving or company < 2:
+        arriving = arriving or rng.choices(range(len(requests)), k=ARRIVALS)
         act = rng.random()
         if act < 0.4:
             index, stream = arriving.pop(), rng.random() < 0.5
@@ -128,14 +132,13 @@ def test_every_survivor_of_a_schedule_equals_its_solo_render(
         elif act < 0.5:
             which, padding = rng.randrange(2), rng.choice(list(Padding))
             encodes.append((which, padding, driver.encode(Recording.of_clip(recordings[which], RATE_HZ), padding)))
-        elif act < 0.56 and renders:
-            rng.choice(renders)[1].cancel()
+        elif act < 0.56 and len(renders) > 1:
+            rng.choice(renders[:-1])[1].cancel()
         driver.cycle(rng.randrange(1, 20))
         company = max(company, len(driver.rows))
     driver.inbox.close()
     assert driver.run() is Turn.OVER
 
-    assert company > 1
     assert not model.lanes.seats
     assert driver.loop.batch.slots.empty
     survivors = 0

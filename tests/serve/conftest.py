@@ -56,16 +56,24 @@ def serve_url(ray_folder: Path) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def deploy(serve_url: str, ray_folder: Path) -> Callable[..., Server]:
-    """Deploy an application on the fake model: ``deploy(name, model={...}, max_batch=2)``."""
+def voices_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where applications keep voices, each in a folder of its name."""
+    return tmp_path_factory.mktemp("voices")
+
+
+@pytest.fixture(scope="session")
+def deploy(serve_url: str, ray_folder: Path, voices_folder: Path) -> Callable[..., Server]:
+    """Deploy an application on the fake model: ``deploy(name, model={...}, max_batch=2)``, or on another one."""
     from ray import serve
 
     from voxr_ray.app import build_app
 
-    def start(name: str, *, model: dict[str, Any] | None = None, **settings: Any) -> Server:
+    def start(
+        name: str, *, model: dict[str, Any] | None = None, factory: Any = fake_factory, **settings: Any
+    ) -> Server:
         chosen = {"model_name": "fake", "device": "cpu", "graceful_shutdown_timeout_s": 2.0,
-                  "replica_options": {"num_cpus": 0.2}} | settings  # fmt: skip
-        application = build_app(Settings.load(chosen, {}), partial(fake_factory, **(model or {})))
+                  "replica_options": {"num_cpus": 0.2}, "voices_dir": str(voices_folder / name)} | settings  # fmt: skip
+        application = build_app(Settings.load(chosen, {}), partial(factory, **(model or {})))
         handle = serve.run(application, name=name, route_prefix=f"/{name}")
         return Server(name, f"{serve_url}/{name}", handle, ray_folder / "session_latest" / "logs" / "serve")
 

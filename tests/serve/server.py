@@ -85,5 +85,5 @@ class Server:
         return [line for file in files for line in file.read_text().splitlines() if line.startswith("ERROR")]
 
     def speak(self, **body: Any) -> httpx.Response:
-        """POST a speech request and read the whole answer."""
-        return httpx.post(f"{self.url}/v1/audio/speech", json=body, timeout=WAIT_S)
+        """POST a speech request and read the whole answer, which is WAV unless the body says otherwise."""
+        return httpx.post(f"{self.url}/v1/audio/speech", json={"response_format": "wav"} | body, timeout=WAIT_S)

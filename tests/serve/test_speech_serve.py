@@ -17,7 +17,7 @@ import soundfile
 from tests.fakes.solo import render_alone
 from tests.serve.server import WAIT_S, Server
 from voxr_ray.audio import pcm16_bytes
-from voxr_ray.errors import BadAudio, InvalidRequest
+from voxr_ray.errors import BadAudio, EngineError, InvalidRequest
 from voxr_ray.messages import SynthRequest
 
 
@@ -73,7 +73,9 @@ async def test_rows_of_two_samplers_are_each_their_own(wide: Server) -> None:
     async def fetch(http: httpx.AsyncClient, index: int) -> tuple[dict[str, Any], bytes]:
         sampler = {"cfg_value": 2.0 + index % 2, "inference_timesteps": 10 - 4 * (index % 2)}
         text = f"sampler test {index} @patches={4 + index}@"
-        answer = await http.post(f"{wide.url}/v1/audio/speech", json={"input": text, "seed": index} | sampler)
+        answer = await http.post(
+            f"{wide.url}/v1/audio/speech", json={"input": text, "seed": index, "response_format": "wav"} | sampler
+        )
         assert answer.status_code == 200
         return {"text": text, "seed": index} | sampler, answer.content[44:]
 
@@ -168,8 +170,8 @@ class TestOpenAIClient:
             create(model="tts-1")
         assert unknown.value.code == "model_not_found"
         with pytest.raises(openai.BadRequestError) as bad:
-            create(response_format="mp3")
-        assert "wav, pcm" in bad.value.message
+            create(response_format="mp4")
+        assert "mp3, opus, aac, flac, wav, pcm" in bad.value.message
         with pytest.raises(openai.InternalServerError) as failed:
             create(input="hi @fail=decode:1@")
         assert failed.value.status_code == 500
@@ -209,11 +211,20 @@ class TestHandles:
         assert (prompt.text, prompt.clip) == ("said", None)
         request = SynthRequest(text="voice @patches=5@", seed=2, reference=reference, prompt=prompt)
         result = wide.handle.synthesize.remote(request).result(timeout_s=WAIT_S)
-        body = {"input": "voice @patches=5@", "seed": 2, "prompt_text": "said"}
+        body = {"input": "voice @patches=5@", "seed": 2, "prompt_text": "said", "response_format": "wav"}
         for field, seed in (("ref_audio", 0), ("prompt_audio", 1)):
             body[field] = base64.b64encode(recording(seed)).decode()
         answer = httpx.post(f"{wide.url}/v1/audio/speech", json=body, timeout=WAIT_S)
         assert answer.content[44:] == pcm16_bytes(result.samples)
+
+    def test_synthesize_batch(self, wide: Server) -> None:
+        requests = [SynthRequest(text=f"item {n} @patches={4 + n}@", seed=n) for n in range(12)]
+        requests[5] = SynthRequest(text="broken @fail=decode:2@ @patches=9@")
+        results = wide.handle.synthesize_batch.remote(requests).result(timeout_s=WAIT_S)
+        assert isinstance(results.pop(5), EngineError)
+        del requests[5]
+        for request, result in zip(requests, results, strict=True):
+            np.testing.assert_array_equal(result.samples, render_alone(request).samples)
 
     def test_errors_arrive_as_themselves(self, wide: Server) -> None:
         with pytest.raises(BadAudio, match="not a recording"):

@@ -49,6 +49,21 @@ def test_text_is_read_as_the_fields_type() -> None:
     assert settings.graceful_shutdown_timeout_s is None
 
 
+def test_lists_are_json_or_separated_by_commas() -> None:
+    for text in ("tts-1,tts-1-hd", " tts-1 , tts-1-hd ", '["tts-1", "tts-1-hd"]'):
+        assert Settings.load({"model_aliases": text}, {}).model_names == ("default", "tts-1", "tts-1-hd")
+    assert Settings.load({"model_aliases": "null", "cors_origins": []}, {}).model_aliases == ()
+    assert Settings.load({}, {"VOXR_CORS_ORIGINS": "*"}).cors_origins == ("*",)
+
+
+def test_lists_that_would_mean_something_else_are_refused() -> None:
+    assert "api_keys" in refusal({}, {"VOXR_API_KEYS": ","}), "an empty list of keys would let everybody in"
+    assert "api_keys" in refusal({"api_keys": "key-one,,key-two"})
+    assert "model_aliases" in refusal({"model_aliases": "tts 1"})
+    assert "allowed_audio_folders" in refusal({"allowed_audio_folders": "voices"}), "relative to what?"
+    assert "allowed_audio_folders" in refusal({"allowed_audio_folders": [""]})
+
+
 def test_typed_values_are_taken_as_they_are() -> None:
     settings = Settings.load({"max_batch": 4, "replica_options": {"num_gpus": 0.5}, "retry_badcase": False}, {})
     assert (settings.max_batch, settings.replica_options, settings.retry_badcase) == (4, {"num_gpus": 0.5}, False)

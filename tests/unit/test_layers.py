@@ -21,14 +21,15 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "messages": ({"errors"}, NUMERIC),
     "config": ({"errors"}, NUMERIC),
     "audio": ({"errors"}, {"numpy", "soundfile", "soxr", "av"}),
+    "encode": ({"errors", "audio"}, {"numpy", "soxr", "av"}),
     "engine": ({"errors", "messages", "config", "audio", "engine"}, NUMERIC),
     "voxcpm2": (
         {"errors", "messages", "config", "audio", "engine.model", "voxcpm2"},
         NUMERIC | {"torch", "safetensors", "tokenizers", "huggingface_hub"},
     ),
     "serve": (
-        {"errors", "messages", "config", "audio", "engine", "serve"},
-        NUMERIC | {"ray", "fastapi", "starlette", "grpc"},
+        {"errors", "messages", "config", "audio", "encode", "engine", "serve"},
+        NUMERIC | {"ray", "fastapi", "starlette", "grpc", "httpx"},
     ),
     "app": ({"errors", "messages", "config", "audio", "engine", "voxcpm2", "serve"}, {"ray", "click", "torch"}),
     "__init__": ({"app"}, set()),
@@ -86,7 +87,7 @@ def load_alone(statement: str, forbidden: list[str]) -> None:
     ("statement", "forbidden"),
     [
         ("import voxr_ray", ["ray", "torch", "numpy"]),
-        ("import voxr_ray.messages, voxr_ray.config, voxr_ray.audio", ["ray", "torch", "fastapi"]),
+        ("import voxr_ray.messages, voxr_ray.config, voxr_ray.audio, voxr_ray.encode", ["ray", "torch", "fastapi"]),
         ("import voxr_ray.engine.engine, voxr_ray.engine.async_reply", ["ray", "torch", "fastapi"]),
         ("import voxr_ray.serve.router", ["torch", "voxr_ray.voxcpm2"]),
         ("import voxr_ray.serve.replica", ["torch", "voxr_ray.voxcpm2"]),

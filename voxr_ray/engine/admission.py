@@ -18,8 +18,8 @@ from voxr_ray.engine.model import Padding, SlotModel
 from voxr_ray.engine.record import Record
 from voxr_ray.engine.reply import Done, Ending, Failed, Reply
 from voxr_ray.engine.ticket import Ticket
-from voxr_ray.errors import Cancelled, VoxrError
-from voxr_ray.messages import Recording, Summary, SynthRequest, SynthResult
+from voxr_ray.errors import Cancelled, InvalidRequest, VoxrError
+from voxr_ray.messages import Recording, Summary, SynthRequest, SynthResult, clip_digest
 
 
 class Admission:
@@ -46,6 +46,8 @@ class Admission:
         """Accept a render or raise; see :meth:`Engine.submit`."""
         try:
             self._inbox.knock()
+            for recording in (request.reference, request.prompt):
+                self._check_digest(recording)
             with blamed("the plan of a request"):
                 plan = self._model.plan(request)
             check_fits(request, plan, self._capacity)
@@ -68,10 +70,18 @@ class Admission:
     def encode(self, recording: Recording, padding: Padding, reply: Reply[np.ndarray]) -> None:
         """Accept an encode or raise; see :meth:`Engine.encode`."""
         try:
+            self._check_digest(recording)
             self._post(EncodeJob(recording, padding, reply, self._inbox.next_sequence()))
         except VoxrError as error:
             self._record.refused(error)
             raise
+
+    def _check_digest(self, recording: Recording | None) -> None:
+        """Recordings share features by digest, so a wrong one would give a caller somebody else's voice."""
+        if recording is None or recording.clip is None:
+            return
+        if recording.digest != clip_digest(recording.clip, self._model.spec.input_sample_rate_hz):
+            raise InvalidRequest("a recording's digest is not that of its samples: make it with Recording.of_clip")
 
     def _post(self, job: Job) -> None:
         job.reply.bind(lambda ending: self._settle(job, ending))

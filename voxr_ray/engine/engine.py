@@ -89,6 +89,11 @@ class Engine:
         """Jobs inside, from submission to terminal event."""
         return self._inbox.load
 
+    @property
+    def running(self) -> bool:
+        """Whether those inside will be served: it has neither stopped nor been given up."""
+        return self._inbox.cause is None
+
     def snapshot(self) -> EngineSnapshot:
         """What the engine did so far and what it holds now. Cheap, picklable, any thread."""
         return EngineSnapshot(self.options.max_batch, self._inbox.load, self.record.snapshot())

@@ -23,7 +23,7 @@ def check_fits(request: SynthRequest, plan: Plan, capacity: int) -> None:
     if request.reference is not None or request.prompt is not None:
         parts += " and its recordings"
     raise TooLarge(
-        f"{parts} fill {plan.seq_len} positions and may take {budget} patches more, together "
+        f"with {parts} the request needs {plan.seq_len} positions and up to {budget} patches, together "
         f"{plan.seq_len + budget}; this server takes less than {capacity}. Shorten the text or the recordings, or "
         f"lower max_len (now {request.max_len}) or retry_badcase_ratio_threshold "
         f"(now {request.retry_badcase_ratio_threshold:g}); the operator can raise continuous_capacity",

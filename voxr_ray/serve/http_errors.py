@@ -27,6 +27,7 @@ from voxr_ray.errors import (
     RequestError,
     TooLarge,
     UnknownVoice,
+    VoiceExists,
     VoxrError,
 )
 
@@ -49,6 +50,14 @@ class UnknownModel(RequestError):
     """The request asks for a model that is not the one served."""
 
 
+class Unauthorized(RequestError):
+    """The request carries no key of this server's, or a wrong one."""
+
+
+class UnknownField(InvalidRequest):
+    """The body has a field that is none. ``param`` is the caller's own name for it, whatever that means elsewhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Row:
     status: int
@@ -62,11 +71,16 @@ _SERVER = "server_error"
 _HTTP_NAMES = {"text": "input", "reference": "ref_audio", "prompt": "prompt_audio"}
 """Fields that are called otherwise in the body of an HTTP request than in the values below it."""
 
+_HTTP_CODES = {404: "not_found", 405: "method_not_allowed"}
+"""Codes of what no class of ours stands for."""
+
 _TABLE: dict[type[VoxrError], _Row] = {
     InvalidRequest: _Row(400, _CALLER, "invalid_value"),
     TooLarge: _Row(400, _CALLER, "too_large"),
     BadAudio: _Row(400, _CALLER, "bad_audio"),
+    Unauthorized: _Row(401, _CALLER, "invalid_api_key"),
     UnknownVoice: _Row(404, _CALLER, "voice_not_found"),
+    VoiceExists: _Row(409, _CALLER, "voice_exists"),
     UnknownModel: _Row(404, _CALLER, "model_not_found"),
     BodyTooLarge: _Row(413, _CALLER, "body_too_large"),
     UnsupportedMediaType: _Row(415, _CALLER, "unsupported_media_type"),
@@ -90,6 +104,11 @@ def status_of(error: VoxrError) -> int:
     return _row(error).status
 
 
+def code_of(error: VoxrError) -> str:
+    """The ``code`` that tells programs what an error is."""
+    return _row(error).code
+
+
 def error_body(message: str, kind: str, param: str | None, code: str) -> dict[str, dict[str, str | None]]:
     """A JSON body in OpenAI's shape."""
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
@@ -101,8 +120,24 @@ def error_response(error: VoxrError) -> JSONResponse:
     headers = {}
     if error.retry_after_s is not None:
         headers["Retry-After"] = str(max(1, math.ceil(error.retry_after_s)))
-    param = None if error.param is None else _HTTP_NAMES.get(error.param, error.param)
-    return JSONResponse(error_body(error.message, row.kind, param, row.code), row.status, headers)
+    if row.status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(body_of(error), row.status, headers)
+
+
+def body_of(error: VoxrError) -> dict[str, dict[str, str | None]]:
+    """The JSON body of an error."""
+    row = _row(error)
+    param = error.param
+    if param is not None and not isinstance(error, UnknownField):
+        param = _HTTP_NAMES.get(param, param)
+    return error_body(error.message, row.kind, param, row.code)
+
+
+def error_table() -> list[tuple[int, str, str]]:
+    """Status, type and code of every error there is: what descriptions and documents are made from or held to."""
+    rows = {(row.status, row.kind, row.code) for row in _TABLE.values()}
+    return sorted(rows | {(status, _CALLER, code) for status, code in _HTTP_CODES.items()})
 
 
 def from_validation(error: ValidationError) -> RequestError:
@@ -113,9 +148,9 @@ def from_validation(error: ValidationError) -> RequestError:
     if not first["loc"]:
         return InvalidRequest(first["msg"].removeprefix("Value error, "))
     param = str(first["loc"][0])
-    param = _HTTP_NAMES.get(param, param)
     if first["type"] == "extra_forbidden":
-        return InvalidRequest(f"unknown field {param[:80]!r}", param=param[:80])
+        return UnknownField(f"unknown field {param[:80]!r}", param=param[:80])
+    param = _HTTP_NAMES.get(param, param)
     if first["type"] == "missing":
         return InvalidRequest(f"{param} is missing", param=param)
     shown = "" if isinstance(first["input"], dict | list) else f" (given: {repr(first['input'])[:60]})"
@@ -132,7 +167,7 @@ def install(app: FastAPI) -> None:
             return error_response(error)
         if isinstance(error, HTTPException):
             kind = _CALLER if error.status_code < 500 else _SERVER
-            code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "http_error")
+            code = _HTTP_CODES.get(error.status_code, "http_error")
             body = error_body(f"{request.method} {request.url.path}: {error.detail}", kind, None, code)
             return JSONResponse(body, error.status_code, error.headers)
         # Starlette raises it again once this is sent, so Serve logs the traceback.

@@ -8,20 +8,20 @@ effect; a combination without a meaning is refused by the name of a field in it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FiniteFloat, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError
 
 from voxr_ray.audio import decode_recording, parse_audio_field, to_pcm16
 from voxr_ray.config import Settings
-from voxr_ray.errors import InvalidRequest, TooLarge, UnknownVoice
+from voxr_ray.encode import SAMPLE_RATES_HZ, AudioFormat, check_rate
+from voxr_ray.errors import InvalidRequest, TooLarge
 from voxr_ray.messages import Prompt, Recording, Reference, SynthRequest
 from voxr_ray.serve.http_errors import UnknownModel, from_validation
+from voxr_ray.serve.remote import AudioLink, link_of
 from voxr_ray.serve.text import compose, is_speakable
-
-DEFAULT_VOICE = "default"
+from voxr_ray.serve.voice_names import DEFAULT_VOICE, key_of
 
 _MODEL_FIELDS = (
     "cfg_value",
@@ -34,11 +34,14 @@ _MODEL_FIELDS = (
 )
 
 
-class AudioFormat(StrEnum):
-    """Containers an answer can have."""
+_Clip = bytes | AudioLink
 
-    WAV = "wav"
-    PCM = "pcm"
+STREAM_FORMATS = ("audio", "sse")
+
+
+def _shown(**schema: Any) -> Any:
+    """Limits that the description of a field shows; they are checked elsewhere, with messages of their own."""
+    return Field(json_schema_extra=schema)
 
 
 def _voice_name(value: Any) -> Any:
@@ -50,24 +53,34 @@ def _voice_name(value: Any) -> Any:
     return value
 
 
+_VOICE = [
+    {"type": ["string", "null"]},
+    {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"], "additionalProperties": False},
+]
+
+
 class SpeechBody(BaseModel):
     """Fields of a speech request. ``null`` means unset for all but ``input``; unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
 
-    input: str
-    """Text to speak. It is spoken as it stands, leading brackets included."""
+    input: Annotated[str, _shown(minLength=1)]
+    """Text to speak. It is spoken as it stands, leading brackets included. Long texts are spoken part by part."""
     model: str | None = None
     """Name of the served model, as in ``/v1/models``. Unset: that one."""
-    voice: Annotated[str | None, BeforeValidator(_voice_name)] = None
-    """Name of a voice, or ``{"id": name}``. Unset or ``default``: the model's own choice."""
-    response_format: str | None = None
-    """``wav`` (default) or ``pcm`` (16-bit little-endian mono; the headers name the rate)."""
+    voice: Annotated[str | None, BeforeValidator(_voice_name), _shown(anyOf=_VOICE)] = None
+    """Name of a stored voice, or ``{"id": name}``. Unset or ``default``: the model's own choice. Not with
+    ``ref_audio``."""
+    response_format: Annotated[str | None, _shown(enum=[*AudioFormat, None])] = None
+    """``mp3`` (default), ``opus``, ``aac``, ``flac``, ``wav``, or ``pcm`` (16-bit little-endian mono; the headers name
+    the rate)."""
+    sample_rate: Annotated[int | None, _shown(enum=[*SAMPLE_RATES_HZ, None])] = None
+    """Rate of the answer in Hz. Unset: the model's own. ``opus`` carries 8000, 12000, 16000, 24000 and 48000."""
     stream: bool | None = None
-    """Send audio while it is made. Unset: false, the whole answer at once."""
-    stream_format: str | None = None
-    """``audio``, the only one."""
-    speed: FiniteFloat | None = None
+    """Send audio while it is made. Unset: false, the whole answer at once, unless ``stream_format`` is ``sse``."""
+    stream_format: Annotated[str | None, _shown(enum=[*STREAM_FORMATS, None])] = None
+    """``audio`` (default): the bytes of the file. ``sse``: server-sent events while the audio is made."""
+    speed: Annotated[FiniteFloat | None, _shown(enum=[1.0, None])] = None
     """1.0, the only one: the model has no notion of speed."""
     instructions: str | None = None
     """How to speak, in words. Never spoken; not together with a transcript."""
@@ -103,21 +116,29 @@ class Speech:
 
     Attributes:
         request: The request without recordings.
-        audio_format: Container of the answer.
+        audio_format: Format of the answer.
         stream: Whether the answer streams.
-        reference: File of the voice to imitate, if any.
-        prompt: File to continue from, if any. The same object as ``reference`` where one clip is both.
+        sse: Whether it streams as server-sent events.
+        sample_rate_hz: Rate of the answer; ``None`` for the model's.
+        reference: File of the voice to imitate, if any, or where it is.
+        prompt: File to continue from, if any, or where it is. The same object as ``reference`` where one clip is both.
         prompt_text: What ``prompt`` says.
         prompt_param: Field that ``prompt`` came in.
+        voice: Name of a stored voice to look up; ``None`` for the model's own.
+        styled: Whether the text begins with instructions.
     """
 
     request: SynthRequest
     audio_format: AudioFormat
     stream: bool
-    reference: bytes | None = None
-    prompt: bytes | None = None
+    reference: bytes | AudioLink | None = None
+    prompt: bytes | AudioLink | None = None
     prompt_text: str = ""
     prompt_param: str = "prompt_audio"
+    voice: str | None = None
+    styled: bool = False
+    sse: bool = False
+    sample_rate_hz: int | None = None
 
     @property
     def has_recordings(self) -> bool:
@@ -125,7 +146,7 @@ class Speech:
         return self.reference is not None or self.prompt is not None
 
     def with_recordings(self, rate_hz: int, settings: Settings) -> SynthRequest:
-        """Decode the recordings: the complete request. Takes up to a second; not for an event loop.
+        """Decode the recordings, files by now: the complete request. Takes up to a second; not for an event loop.
 
         Args:
             rate_hz: The model's input rate.
@@ -136,7 +157,9 @@ class Speech:
             TooLarge: A recording is too long.
         """
 
-        def decode(data: bytes, param: str) -> np.ndarray:
+        def decode(data: bytes | AudioLink, param: str) -> np.ndarray:
+            if isinstance(data, AudioLink):
+                raise TypeError("links are fetched first")
             seconds = settings.min_reference_seconds, settings.max_reference_seconds
             samples = decode_recording(data, rate_hz, min_seconds=seconds[0], max_seconds=seconds[1], param=param)
             return to_pcm16(samples)
@@ -169,20 +192,17 @@ def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
         fields = SpeechBody.model_validate_json(body)
     except ValidationError as error:
         raise from_validation(error) from error
-    if fields.model is not None and fields.model != settings.served_name:
-        raise UnknownModel(
-            f"model {fields.model[:80]!r} is not served here; {settings.served_name!r} is", param="model"
-        )
+    if fields.model is not None and fields.model not in settings.model_names:
+        raise unknown_model(fields.model, settings)
     _check_text(fields.input, "input", settings)
     if not is_speakable(fields.input):
         raise InvalidRequest("input holds nothing to pronounce: give at least one letter or number", param="input")
     if fields.speed is not None and fields.speed != 1.0:
         raise InvalidRequest(f"speed {fields.speed:g} is not supported; 1.0 is", param="speed")
-    if fields.stream_format not in (None, "audio"):
-        raise InvalidRequest(f"stream_format {fields.stream_format[:40]!r} is not supported; 'audio' is",
-                             param="stream_format")  # fmt: skip
-    _check_voice(fields.voice)
-    stream = bool(fields.stream)
+    voice = _stored_voice(fields)
+    stream, sse = _streaming(fields)
+    audio_format = _audio_format(fields)
+    check_rate(audio_format, fields.sample_rate)
     _check_retries(fields, stream)
     reference, prompt, prompt_text, prompt_param = _clips(fields, settings)
     if fields.instructions is not None:
@@ -200,7 +220,39 @@ def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
         )
     except ValidationError as error:
         raise from_validation(error) from error
-    return Speech(request, _audio_format(fields), stream, reference, prompt, prompt_text, prompt_param)
+    return Speech(
+        request,
+        audio_format,
+        stream,
+        reference,
+        prompt,
+        prompt_text,
+        prompt_param,
+        voice=voice,
+        styled=fields.instructions is not None,
+        sse=sse,
+        sample_rate_hz=fields.sample_rate,
+    )
+
+
+def unknown_model(name: str, settings: Settings) -> UnknownModel:
+    """The refusal of a model's name."""
+    known = ", ".join(map(repr, settings.model_names))
+    return UnknownModel(f"model {name[:80]!r} is not served here; served is {known}", param="model")
+
+
+def _streaming(fields: SpeechBody) -> tuple[bool, bool]:
+    """Whether the answer streams, and whether as events."""
+    if fields.stream_format not in (None, *STREAM_FORMATS):
+        known = ", ".join(STREAM_FORMATS)
+        raise InvalidRequest(
+            f"stream_format {fields.stream_format[:40]!r} is not supported; supported are {known}",
+            param="stream_format",
+        )
+    sse = fields.stream_format == "sse"
+    if sse and fields.stream is False:
+        raise InvalidRequest("stream is false, but stream_format 'sse' is a stream: leave one out", param="stream")
+    return sse or bool(fields.stream), sse
 
 
 def _check_text(text: str, param: str, settings: Settings) -> None:
@@ -212,12 +264,15 @@ def _check_text(text: str, param: str, settings: Settings) -> None:
         )
 
 
-def _check_voice(voice: str | None) -> None:
-    if voice is None or voice == DEFAULT_VOICE:
-        return
-    if not voice.strip():
+def _stored_voice(fields: SpeechBody) -> str | None:
+    """Name of the voice to look up, if it is not the model's own."""
+    if fields.voice is None or key_of(fields.voice) == DEFAULT_VOICE:
+        return None
+    if not fields.voice.strip():
         raise InvalidRequest("voice is blank", param="voice")
-    raise UnknownVoice(f"no voice is named {voice[:80]!r}; {DEFAULT_VOICE!r} is", param="voice")
+    if fields.ref_audio is not None:
+        raise InvalidRequest("voice and ref_audio each name a voice: leave one of them out", param="voice")
+    return fields.voice
 
 
 def _check_retries(fields: SpeechBody, stream: bool) -> None:
@@ -229,7 +284,7 @@ def _check_retries(fields: SpeechBody, stream: bool) -> None:
                              param="retry_badcase_max_times")  # fmt: skip
 
 
-def _clips(fields: SpeechBody, settings: Settings) -> tuple[bytes | None, bytes | None, str, str]:
+def _clips(fields: SpeechBody, settings: Settings) -> tuple[_Clip | None, _Clip | None, str, str]:
     """Reference, prompt, the prompt's transcript and the prompt's field."""
     if fields.ref_text is not None and fields.ref_audio is None:
         raise InvalidRequest("ref_text needs ref_audio, the recording it belongs to", param="ref_text")
@@ -240,21 +295,21 @@ def _clips(fields: SpeechBody, settings: Settings) -> tuple[bytes | None, bytes 
     for param in ("ref_text", "prompt_text"):
         if (transcript := getattr(fields, param)) is not None:
             _check_text(transcript, param, settings)
-    reference = None if fields.ref_audio is None else parse_audio_field(fields.ref_audio, "ref_audio")
+    reference = None if fields.ref_audio is None else _clip(fields.ref_audio, "ref_audio", settings)
     if fields.prompt_audio is not None:
-        return (
-            reference,
-            parse_audio_field(fields.prompt_audio, "prompt_audio"),
-            fields.prompt_text or "",
-            "prompt_audio",
-        )
+        prompt = _clip(fields.prompt_audio, "prompt_audio", settings)
+        return reference, prompt, fields.prompt_text or "", "prompt_audio"
     if fields.ref_text is not None:
         return reference, reference, fields.ref_text, "ref_audio"
     return reference, None, "", "prompt_audio"
 
 
+def _clip(value: str, param: str, settings: Settings) -> _Clip:
+    return link_of(value, param, settings) or parse_audio_field(value, param)
+
+
 def _audio_format(fields: SpeechBody) -> AudioFormat:
-    wanted = AudioFormat.WAV if fields.response_format is None else fields.response_format
+    wanted = AudioFormat.MP3 if fields.response_format is None else fields.response_format
     try:
         return AudioFormat(wanted)
     except ValueError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 
 from voxr_ray.errors import Cancelled, Overloaded, RequestError
+from voxr_ray.serve.responses import StreamBroken
 
 _ANSWERS = (RequestError, Overloaded, Cancelled)
 _SERVE_LOGGER = "ray.serve"
@@ -17,13 +18,20 @@ _OWN_LOGGER = "voxr_ray"
 
 
 class _AnswersAreNoFailures(logging.Filter):
-    """Turns Serve's record of an answer into one line at INFO, without a traceback."""
+    """Turns Serve's record of an answer into one line at INFO, without a traceback.
+
+    Likewise of a stream that broke: whoever broke it has logged why, with the request's id.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         error = record.exc_info[1] if isinstance(record.exc_info, tuple) else None
         if isinstance(error, _ANSWERS):
             record.levelno, record.levelname = logging.INFO, "INFO"
             record.msg, record.args = "Request refused: %s", (error,)
+            record.exc_info = record.exc_text = None
+        elif isinstance(error, StreamBroken):
+            record.levelno, record.levelname = logging.INFO, "INFO"
+            record.msg, record.args = "Stream broken: %s", (error,)
             record.exc_info = record.exc_text = None
         return True
 

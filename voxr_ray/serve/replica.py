@@ -9,14 +9,16 @@ hung engine, so a hang found here fails them first.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import numpy as np
 
 from voxr_ray.config import Settings
 from voxr_ray.engine.async_reply import AsyncReply
 from voxr_ray.engine.engine import Engine
+from voxr_ray.engine.limits import check_fits
 from voxr_ray.engine.model import Padding, SlotModel
 from voxr_ray.engine.options import EngineOptions
 from voxr_ray.engine.record import StepRecord
@@ -27,6 +29,9 @@ from voxr_ray.serve.logs import set_up_logs
 from voxr_ray.serve.values import ReplicaInfo
 
 _log = logging.getLogger(__name__)
+
+_GIVEN_UP_S = 1.0
+"""Seconds to wait for the thread of an engine that has stopped."""
 
 _PIECE_SAMPLES = 2**19
 """Samples in one piece of a whole result: 2 MiB, half of what one message holds."""
@@ -96,6 +101,19 @@ class Replica:
                 summary=result.summary if index == len(starts) - 1 else None,
             )
 
+    async def check_fit(self, requests: Sequence[SynthRequest]) -> None:
+        """Find out whether requests would be accepted by an empty engine.
+
+        Raises:
+            RequestError: The first that would not.
+        """
+
+        def check() -> None:
+            for request in requests:
+                check_fits(request, self._engine.model.plan(request), self._engine.capacity)
+
+        await asyncio.to_thread(check)
+
     async def encode_reference(self, reference: Reference) -> Reference:
         """Encode a voice: the same reference with features instead of its clip."""
         return Reference(digest=reference.digest, features=await self._features(reference, Padding.RIGHT))
@@ -132,4 +150,6 @@ class Replica:
     def __del__(self) -> None:
         # Serve calls this once the last call has ended, or when the time for a graceful end is over.
         if engine := getattr(self, "_engine", None):
-            engine.close(timeout_s=self._settings.drain_s)
+            # An engine that was given up has nobody left to drain, and its thread may never come back: a replacement
+            # waits for this actor's GPU.
+            engine.close(timeout_s=self._settings.drain_s if engine.running else _GIVEN_UP_S)

@@ -13,12 +13,16 @@ from fastapi import FastAPI
 from ray.serve.handle import DeploymentHandle
 
 from voxr_ray.config import Settings
+from voxr_ray.errors import VoxrError
 from voxr_ray.messages import AudioChunk, Prompt, Reference, SynthRequest, SynthResult
-from voxr_ray.serve.http_schema import DEFAULT_VOICE
+from voxr_ray.serve.batch import synthesize_batch
 from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.logs import set_up_logs
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.transport import Replicas
+from voxr_ray.serve.values import VoiceClip, VoiceInfo
+from voxr_ray.serve.voice_names import DEFAULT_VOICE
+from voxr_ray.serve.voices import Voices
 
 
 class Router:
@@ -27,11 +31,12 @@ class Router:
     Args:
         settings: The server's settings.
         replicas: Handle of the replica deployment.
+        library: Handle of the library deployment.
     """
 
-    def __init__(self, settings: Settings, replicas: DeploymentHandle[Any]) -> None:
+    def __init__(self, settings: Settings, replicas: DeploymentHandle[Any], library: DeploymentHandle[Any]) -> None:
         set_up_logs()
-        self._speech = SpeechService(settings, Replicas(replicas))
+        self._speech = SpeechService(settings, Replicas(replicas), Voices(Replicas(library)))
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """The HTTP application; Serve asks for it after the constructor."""
@@ -70,6 +75,20 @@ class Router:
             async for chunk in chunks:
                 yield chunk
 
+    async def synthesize_batch(self, requests: list[SynthRequest]) -> list[SynthResult | VoxrError]:
+        """Render many utterances, ``batch_concurrency`` of them at a time.
+
+        Args:
+            requests: At most ``max_batch_items``.
+
+        Returns:
+            A result or an error for each, in their order: one that fails does not fail the others.
+
+        Raises:
+            TooLarge: There are more than a batch may hold.
+        """
+        return await synthesize_batch(self._speech, requests)
+
     async def encode_reference(self, audio: bytes) -> Reference:
         """Encode a recording as a voice that any replica can speak with.
 
@@ -104,4 +123,39 @@ class Router:
 
     async def voices(self) -> list[str]:
         """Names a request may use as its voice."""
-        return [DEFAULT_VOICE]
+        return [DEFAULT_VOICE, *(voice.name for voice in await self._speech.voices.list())]
+
+    async def add_voice(
+        self, name: str, audio: bytes, text: str | None = None, consent: str | None = None
+    ) -> VoiceInfo:
+        """Store a recording as a voice that every router speaks with from now on, also after a restart.
+
+        Args:
+            name: Its name: 1 to 64 letters, digits, ``-``, ``_`` and inner spaces; capitals make no difference.
+            audio: A file of at most 10 MiB and 1 to 60 seconds: wav, flac, mp3, ogg, m4a, aac or webm.
+            text: What it says. With it, speech in this voice continues from the recording.
+            consent: Anything to keep about the speaker's consent.
+
+        Raises:
+            InvalidRequest: The name cannot be used, or a text is blank.
+            VoiceExists: The name is taken.
+            BadAudio: The recording cannot be used.
+            TooLarge: The recording, a text, or the number of voices is over its limit.
+        """
+        return await self._speech.voices.add(name, audio, text, consent)
+
+    async def delete_voice(self, name: str) -> None:
+        """Remove a voice; nobody can ask for it from now on.
+
+        Raises:
+            UnknownVoice: There is none of that name.
+        """
+        await self._speech.voices.delete(name)
+
+    async def voice(self, name: str) -> VoiceClip:
+        """A stored voice, to build requests with: its recording, and its transcript if it has one.
+
+        Raises:
+            UnknownVoice: There is none of that name.
+        """
+        return await self._speech.voices.find(name, (await self._speech.info()).spec.input_sample_rate_hz)

@@ -10,21 +10,35 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, closing
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import numpy as np
 from starlette.responses import Response
 
-from voxr_ray.audio import decode_recording, pcm16_bytes, to_pcm16, wav_header
+from voxr_ray.audio import decode_recording, to_pcm16
 from voxr_ray.config import Settings
+from voxr_ray.encode import AudioEncoder, encode_whole
 from voxr_ray.errors import EngineError, InvalidRequest, VoxrError
-from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, SynthRequest, SynthResult
+from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
 from voxr_ray.serve.http_errors import RequestTimeout
-from voxr_ray.serve.http_schema import AudioFormat, Speech, parse_speech
+from voxr_ray.serve.http_schema import Speech, parse_speech
+from voxr_ray.serve.narration import Narrator, parts_of, rehearsals, render_parts, stream_parts
+from voxr_ray.serve.output import (
+    EVENT_STREAM,
+    SpokenFile,
+    audio_headers,
+    delta_event,
+    done_event,
+    error_event,
+    file_headers,
+)
+from voxr_ray.serve.remote import fetch_both
 from voxr_ray.serve.responses import AudioStream, StreamBroken
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import ReplicaInfo
+from voxr_ray.serve.voices import Voices, spoken_with
 
 _log = logging.getLogger(__name__)
 
@@ -33,10 +47,11 @@ T = TypeVar("T")
 _INLINE_BYTES = 64 * 1024
 """Bodies up to this size are parsed on the loop: the hop to a thread would cost more."""
 
-_INLINE_SAMPLES = 2**18
-"""Audio up to this length is encoded on the loop, for the same reason."""
+_INLINE_CHARS = 4096
+"""Texts up to this length are cut on the loop."""
 
-_MEDIA_TYPES = {AudioFormat.WAV: "audio/wav", AudioFormat.PCM: "audio/pcm"}
+_INLINE_SAMPLES = 2**15
+"""Audio up to this length is encoded on the loop, for the same reason: some milliseconds for the slowest codec."""
 
 
 class SpeechService:
@@ -45,10 +60,12 @@ class SpeechService:
     Args:
         settings: The server's settings.
         replicas: Where the work is done.
+        voices: The named voices.
     """
 
-    def __init__(self, settings: Settings, replicas: Replicas) -> None:
+    def __init__(self, settings: Settings, replicas: Replicas, voices: Voices) -> None:
         self.settings = settings
+        self.voices = voices
         self._replicas = replicas
         self._info: ReplicaInfo | None = None
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode")
@@ -70,7 +87,26 @@ class SpeechService:
     # ---- for handles ----
 
     async def render(self, request: SynthRequest) -> SynthResult:
-        """Render one request to the end."""
+        """Render a text of any length to the end."""
+        parts = await self._parts(request)
+        if not parts:
+            return await self.render_one(request)
+        return await render_parts(await self.narrator(request), parts)
+
+    async def render_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Render a text of any length and pass its chunks on; close it to leave."""
+        parts = await self._parts(request)
+        source = stream_parts(await self.narrator(request), parts) if parts else self.stream_one(request)
+        async with aclosing(source) as chunks:
+            async for chunk in chunks:
+                yield chunk
+
+    async def narrator(self, request: SynthRequest) -> Narrator:
+        """What renders the parts of a text that has some."""
+        return Narrator(request, (await self.info()).spec, self, self.settings.request_timeout_s)
+
+    async def render_one(self, request: SynthRequest) -> SynthResult:
+        """Render one request to the end, in one piece."""
         async with aclosing(self._replicas.stream("synthesize_pieces", request)) as pieces:
             chunks: list[AudioChunk] = [piece async for piece in pieces]
         summary = chunks[-1].summary if chunks else None
@@ -81,8 +117,8 @@ class SpeechService:
             raise EngineError("the model made no audio for this text")
         return SynthResult(samples, summary)
 
-    async def render_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
-        """Render one request and pass its chunks on; close it to leave."""
+    async def stream_one(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
+        """Render one request, in one piece, and pass its chunks on; close it to leave."""
         whole = False
         async with aclosing(self._replicas.stream("synthesize_stream", request)) as chunks:
             async for chunk in chunks:
@@ -124,36 +160,59 @@ class SpeechService:
         """
         try:
             async with asyncio.timeout_at(deadline) as limit:
-                speech = await self._parse(body, request_id)
-                request = speech.request
-                if speech.has_recordings:
-                    rate_hz = (await self.info()).spec.input_sample_rate_hz
-                    request = await self._in_thread(speech.with_recordings, rate_hz, self.settings)
+                speech = await self.parse(body, request_id)
+                request = await self.complete(speech)
                 notice = (await self.info()).notice
                 if speech.stream:
                     return await self._streamed(speech, request, notice, deadline)
-                return await self._buffered(speech, await self.render(request), notice)
+                file = await self._file(speech, await self.render(request))
+                headers = file_headers(file, self.settings.served_name, notice)
+                return Response(file.data, headers=headers, media_type=file.audio_format.media_type)
         except TimeoutError as error:
             if limit.expired():
-                raise RequestTimeout(
-                    f"nothing was ready within {self.settings.request_timeout_s:g} s, the time an answer may take"
-                ) from error
+                raise self.timed_out() from error
             raise
 
-    async def _buffered(self, speech: Speech, result: SynthResult, notice: str | None) -> Response:
-        summary = result.summary
+    async def speak_to_file(self, body: bytes, request_id: str) -> SpokenFile:
+        """The answer to a speech request, as a file.
 
-        def encode() -> bytes:
-            wav = speech.audio_format is AudioFormat.WAV
-            head = wav_header(summary.sample_rate_hz, len(result.samples)) if wav else b""
-            return head + pcm16_bytes(result.samples)
+        Args:
+            body: JSON body of a request that does not stream.
+            request_id: For logs.
 
-        data = encode() if len(result.samples) <= _INLINE_SAMPLES else await self._in_thread(encode)
-        headers = self._headers(summary.seed, summary.sample_rate_hz, notice)
-        headers["x-voxr-stop-reason"] = summary.stop_reason
-        headers["x-voxr-takes"] = str(summary.takes)
-        headers["x-voxr-audio-seconds"] = f"{result.audio_seconds:.3f}"
-        return Response(data, headers=headers, media_type=_MEDIA_TYPES[speech.audio_format])
+        Raises:
+            VoxrError: The request was refused, or its render failed.
+        """
+        speech = await self.parse(body, request_id)
+        if speech.stream:
+            raise InvalidRequest("this answer is not a stream: leave stream and stream_format out", param="stream")
+        return await self._file(speech, await self.render(await self.complete(speech)))
+
+    def timed_out(self) -> RequestTimeout:
+        """What a request whose time is up is told."""
+        return RequestTimeout(
+            f"nothing was ready within {self.settings.request_timeout_s:g} s, the time an answer may take"
+        )
+
+    async def complete(self, speech: Speech) -> SynthRequest:
+        """The request with its recordings and its voice."""
+        request = speech.request
+        if not speech.has_recordings and speech.voice is None:
+            return request
+        rate_hz = (await self.info()).spec.input_sample_rate_hz
+        voice = None if speech.voice is None else await self.voices.find(speech.voice, rate_hz)
+        if speech.has_recordings:
+            reference, prompt = await fetch_both(speech.reference, speech.prompt, self.settings.max_body_bytes)
+            speech = replace(speech, reference=reference, prompt=prompt)
+            request = await self.in_thread(speech.with_recordings, rate_hz, self.settings)
+        return request if voice is None else spoken_with(request, voice, styled=speech.styled)
+
+    async def _file(self, speech: Speech, result: SynthResult) -> SpokenFile:
+        rate_hz = result.summary.sample_rate_hz
+        arguments = result.samples, speech.audio_format, rate_hz, speech.sample_rate_hz
+        inline = len(result.samples) <= _INLINE_SAMPLES
+        data, file_hz = encode_whole(*arguments) if inline else await self.in_thread(encode_whole, *arguments)
+        return SpokenFile(data, speech.audio_format, file_hz, result.audio_seconds, result.summary)
 
     async def _streamed(
         self, speech: Speech, request: SynthRequest, notice: str | None, deadline: float
@@ -166,45 +225,59 @@ class SpeechService:
                 first = await anext(chunks, None)
             if first is None:
                 raise EngineError("the model made no audio for this text")
+            encoder = AudioEncoder(speech.audio_format, first.sample_rate_hz, speech.sample_rate_hz)
         except BaseException:
             await chunks.aclose()
             raise
-        headers = self._headers(first.seed, first.sample_rate_hz, notice)
-        body = self._stream_body(speech, first, chunks, deadline)
-        return AudioStream(body, headers, _MEDIA_TYPES[speech.audio_format])
+        name = self.settings.served_name
+        headers = audio_headers(name, first.seed, encoder.rate_hz, speech.audio_format, notice)
+        media_type = speech.audio_format.media_type
+        if speech.sse:
+            media_type = EVENT_STREAM
+            headers["cache-control"] = "no-cache"
+        return AudioStream(self._stream_body(speech, encoder, first, chunks, deadline), headers, media_type)
 
     async def _stream_body(
-        self, speech: Speech, first: AudioChunk, rest: AsyncGenerator[AudioChunk, None], deadline: float
+        self,
+        speech: Speech,
+        encoder: AudioEncoder,
+        first: AudioChunk,
+        rest: AsyncGenerator[AudioChunk, None],
+        deadline: float,
     ) -> AsyncGenerator[bytes, None]:
-        async with aclosing(rest):
-            head = wav_header(first.sample_rate_hz, None) if speech.audio_format is AudioFormat.WAV else b""
-            yield head + pcm16_bytes(first.samples)
+        chunk: AudioChunk | None = first
+        summary: Summary | None = None
+        wrap = delta_event if speech.sse else bytes
+        with closing(encoder):
             try:
-                # Timed piece by piece: a time-out may not span a yield, for it would fire into the consumer.
-                while (chunk := await _next_before(deadline, rest)) is not None:
-                    if len(chunk.samples):
-                        yield pcm16_bytes(chunk.samples)
+                while chunk is not None:
+                    inline = len(chunk.samples) <= _INLINE_SAMPLES
+                    data = (
+                        encoder.encode(chunk.samples) if inline else await self.in_thread(encoder.encode, chunk.samples)
+                    )
+                    if data:
+                        yield wrap(data)
+                    summary = chunk.summary
+                    # Timed piece by piece: a time-out may not span a yield, for it would fire into the consumer.
+                    chunk = await _next_before(deadline, rest)
             except (VoxrError, TimeoutError) as error:
                 reason = str(error) or f"it took more than {self.settings.request_timeout_s:g} s"
                 _log.error("request %s broke off after its first byte: %s", speech.request.request_id, reason)
+                if speech.sse:
+                    yield error_event(error if isinstance(error, VoxrError) else RequestTimeout(reason))
                 raise StreamBroken(reason) from error
+            finally:
+                await rest.aclose()
+            if data := encoder.finish():
+                yield wrap(data)
+            if speech.sse and summary is not None:
+                yield done_event(summary)
 
-    def _headers(self, seed: int, rate_hz: int, notice: str | None) -> dict[str, str]:
-        headers = {
-            "x-voxr-model": _header_text(self.settings.served_name),
-            "x-voxr-seed": str(seed),
-            "x-voxr-sample-rate": str(rate_hz),
-            "x-voxr-channels": "1",
-            "x-voxr-encoding": "s16le",
-        }
-        if notice:
-            headers["x-voxr-notice"] = _header_text(notice)
-        return headers
-
-    async def _parse(self, body: bytes, request_id: str) -> Speech:
+    async def parse(self, body: bytes, request_id: str) -> Speech:
+        """Read and check a JSON body."""
         if len(body) <= _INLINE_BYTES:
             return parse_speech(body, self.settings, request_id)
-        return await self._in_thread(parse_speech, body, self.settings, request_id)
+        return await self.in_thread(parse_speech, body, self.settings, request_id)
 
     async def _recording(self, audio: bytes) -> Recording:
         rate_hz = (await self.info()).spec.input_sample_rate_hz
@@ -214,17 +287,25 @@ class SpeechService:
             samples = decode_recording(audio, rate_hz, min_seconds=seconds[0], max_seconds=seconds[1], param="audio")
             return Recording.of_clip(to_pcm16(samples), rate_hz)
 
-        return await self._in_thread(decode)
+        return await self.in_thread(decode)
 
-    async def _in_thread(self, function: Callable[..., T], *args: Any) -> T:
+    async def _parts(self, request: SynthRequest) -> list[str]:
+        """The parts of a request's text, all of which fit; none if it is rendered as it is."""
+        most = self.settings.max_part_chars
+        if len(request.text) <= _INLINE_CHARS:
+            parts = parts_of(request.text, most)
+        else:
+            parts = await self.in_thread(parts_of, request.text, most)
+        if parts:
+            for lot in rehearsals(request, parts, (await self.info()).spec):
+                await self._replicas.call("check_fit", lot)
+        return parts
+
+    async def in_thread(self, function: Callable[..., T], *args: Any) -> T:
+        """Run a function that would hold the loop up, of bounded length."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, function, *args)
 
 
 async def _next_before(deadline: float, chunks: AsyncIterator[AudioChunk]) -> AudioChunk | None:
     async with asyncio.timeout_at(deadline):
         return await anext(chunks, None)
-
-
-def _header_text(text: str) -> str:
-    """Text as a header can carry it."""
-    return " ".join(text.encode("ascii", "replace").decode().split())

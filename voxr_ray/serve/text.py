@@ -28,6 +28,16 @@ def compose(text: str, instructions: str | None) -> str:
     return spoken if instructions is None else f"({instructions.strip().translate(_BRACKETS)}){spoken}"
 
 
+def style_of(text: str) -> tuple[str, str]:
+    """A model's text in two: the style it begins with, brackets included (or nothing), and what is spoken."""
+    body = text.lstrip()
+    closing = _OPENING.get(body[:1])
+    if closing is None or closing not in body:
+        return "", text
+    style, _, spoken = body.partition(closing)
+    return style + closing, spoken
+
+
 def _without_leading_bracket(text: str) -> str:
     body = text.lstrip()
     while body[:1] in _OPENING:

@@ -45,19 +45,20 @@ class Replicas:
 
     def __init__(self, handle: DeploymentHandle[Any]) -> None:
         self._handle = handle
-        self._methods: dict[tuple[str, bool], DeploymentHandle[Any]] = {}
+        self._methods: dict[tuple[str, bool, bool], DeploymentHandle[Any]] = {}
 
-    async def call(self, method: str, *args: Any) -> Any:
+    async def call(self, method: str, *args: Any, by_reference: bool = False) -> Any:
         """Call a method of one replica and wait for its result.
 
         Args:
             method: Name of a coroutine method; its result must pickle to less than 4 MiB.
             *args: Its arguments, with the same limit.
+            by_reference: Take the way through the object store, which is slower and has no limit.
 
         Raises:
             VoxrError: What the method raised, or what happened on the way.
         """
-        response = self._method(method, stream=False).remote(*args)
+        response = self._method(method, stream=False, by_reference=by_reference).remote(*args)
         try:
             return await response
         except asyncio.CancelledError as error:
@@ -93,10 +94,10 @@ class Replicas:
         finally:
             _leave(response)
 
-    def _method(self, method: str, *, stream: bool) -> Any:
-        key = (method, stream)
+    def _method(self, method: str, *, stream: bool, by_reference: bool = False) -> Any:
+        key = (method, stream, by_reference)
         if key not in self._methods:
-            self._methods[key] = self._handle.options(method_name=method, stream=stream, _by_reference=False)
+            self._methods[key] = self._handle.options(method_name=method, stream=stream, _by_reference=by_reference)
         return self._methods[key]
 
 

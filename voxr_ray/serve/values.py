@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from voxr_ray.engine.model import ModelSpec
+from voxr_ray.messages import Recording
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,3 +20,35 @@ class ReplicaInfo:
 
     spec: ModelSpec
     notice: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceInfo:
+    """What is told of a voice.
+
+    Attributes:
+        name: Its name, also its id.
+        created_at_s: When it was stored, in Unix seconds.
+        has_text: Whether its transcript is known.
+    """
+
+    name: str
+    created_at_s: int
+    has_text: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class VoiceClip:
+    """A voice ready to be spoken with.
+
+    Attributes:
+        name: Its name as stored.
+        version: Changes whenever recording or transcript do.
+        recording: The clip at the model's input rate, and its digest.
+        text: What the recording says, if that is known.
+    """
+
+    name: str
+    version: str
+    recording: Recording
+    text: str | None

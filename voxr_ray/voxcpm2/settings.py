@@ -53,5 +53,9 @@ def load_settings(folder: Path) -> CheckpointSettings:
         return CheckpointSettings()
     try:
         return CheckpointSettings.model_validate_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValidationError) as err:
-        raise CheckpointError(f"{path} is wrong: {err}") from err
+    except OSError as err:
+        raise CheckpointError(f"cannot read {path}: {err.strerror or err}") from err
+    except ValidationError as err:
+        first = err.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the file"
+        raise CheckpointError(f"{path}: {where}: {first['msg']}") from err

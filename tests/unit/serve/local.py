@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -11,17 +13,19 @@ import httpx
 from tests.fakes.slot_model import make_fake_model
 from voxr_ray.config import Settings
 from voxr_ray.serve.ingress import build_http_app
+from voxr_ray.serve.library import Library
 from voxr_ray.serve.replica import Replica
 from voxr_ray.serve.speech import SpeechService
+from voxr_ray.serve.voices import Voices
 
 
 class LocalReplicas:
     """Stands in for :class:`voxr_ray.serve.transport.Replicas`: the calls without the actors."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica | Library) -> None:
         self.replica = replica
 
-    async def call(self, method: str, *args: Any) -> Any:
+    async def call(self, method: str, *args: Any, by_reference: bool = False) -> Any:
         return await getattr(self.replica, method)(*args)
 
     async def stream(self, method: str, *args: Any) -> AsyncGenerator[Any, None]:
@@ -33,14 +37,19 @@ class LocalServer:
     """A replica on the fake model, and a client of its HTTP surface."""
 
     def __init__(self, settings: dict[str, Any] | None = None, **model: Any) -> None:
-        self.settings = Settings.load({"model_name": "fake", "device": "cpu"} | (settings or {}), {})
+        self._folder = TemporaryDirectory()
+        chosen = {"model_name": "fake", "device": "cpu", "voices_dir": str(Path(self._folder.name) / "voices")}
+        self.settings = Settings.load(chosen | (settings or {}), {})
         self.replica = Replica(self.settings, partial(make_fake_model, **model))
-        self.service = SpeechService(self.settings, LocalReplicas(self.replica))  # type: ignore[arg-type]
-        transport = httpx.ASGITransport(build_http_app(self.service), raise_app_exceptions=False)
+        voices = Voices(LocalReplicas(Library(self.settings)))  # type: ignore[arg-type]
+        self.service = SpeechService(self.settings, LocalReplicas(self.replica), voices)  # type: ignore[arg-type]
+        self.app = build_http_app(self.service)
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://test")
 
     async def speak(self, **body: Any) -> httpx.Response:
-        return await self.client.post("/v1/audio/speech", json=body)
+        """POST a speech request; the answer is WAV unless the body says otherwise."""
+        return await self.client.post("/v1/audio/speech", json={"response_format": "wav"} | body)
 
     async def counts(self) -> Any:
         return (await self.replica.engine_record()).record.counts
@@ -48,3 +57,4 @@ class LocalServer:
     async def close(self) -> None:
         await self.client.aclose()
         self.replica.__del__()
+        self._folder.cleanup()

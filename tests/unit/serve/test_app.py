@@ -13,8 +13,9 @@ from ray.serve.exceptions import RayServeException
 
 from tests.fakes.slot_model import make_fake_model
 from voxr_ray import app as app_builder
-from voxr_ray.app import StartRefused, build_app, load_checkpoint
+from voxr_ray.app import StartRefused, build_app, doubts, load_checkpoint
 from voxr_ray.config import Settings
+from voxr_ray.errors import ConfigurationError
 
 
 def factory(settings: Settings, **arguments: Any) -> Any:
@@ -25,13 +26,13 @@ def deployments(args: dict[str, Any]) -> dict[str, Any]:
     """The options of the deployments that settings lead to, by name."""
     application: Any = build_app(Settings.load({"device": "cpu"} | args, {}), partial(factory))
     router = application._bound_deployment
-    replica = router.init_args[1]._bound_deployment
-    return {router.name: router, replica.name: replica}
+    others = [argument._bound_deployment for argument in router.init_args[1:]]
+    return {each.name: each for each in (router, *others)}
 
 
 def test_limits_and_times_are_derived() -> None:
     built = deployments({"max_batch": 8, "max_queue": 4, "request_timeout_s": 60})
-    assert set(built) == {"Router", "Replica"}
+    assert set(built) == {"Router", "Replica", "Library"}
     for deployment in built.values():
         config = deployment._deployment_config
         assert config.graceful_shutdown_timeout_s == 70
@@ -51,6 +52,21 @@ def test_a_device_becomes_actor_options() -> None:
     assert options(device="cuda", replica_options={"num_gpus": 0.5}) == {"num_cpus": 1, "num_gpus": 0.5}
 
 
+def test_a_router_reserves_nothing_that_replicas_may_need() -> None:
+    assert deployments({"threads": os.cpu_count()})["Router"].ray_actor_options["num_cpus"] == 0
+
+
+def test_what_this_machine_alone_cannot_hold_is_said() -> None:
+    """It may be the head of a cluster that can, so it is no refusal."""
+    cores = os.cpu_count() or 1
+    assert doubts(Settings.load({"device": "cpu"}, {})) == []
+    assert doubts(Settings.load({"device": "cpu", "threads": cores}, {})) == []
+    (cpus,) = doubts(Settings.load({"device": "cpu", "threads": cores, "num_replicas": 2}, {}))
+    assert f"reserve {2 * cores} CPUs and this machine has {cores}" in cpus
+    (gpu,) = doubts(Settings.load({"device": "cuda"}, {}))
+    assert "this machine has none" in gpu
+
+
 def test_replicas_are_fixed_or_scale() -> None:
     assert deployments({})["Replica"].num_replicas == 1
     assert deployments({"num_replicas": 3})["Replica"].num_replicas == 3
@@ -66,6 +82,8 @@ def test_replicas_are_fixed_or_scale() -> None:
         ({"max_batch": "0"}, "max_batch"),
         ({"device": "cuda", "replica_options": '{"num_gpus": 0}'}, "reserves no GPU"),
         ({"device": "cpu", "model": "/no/such/folder"}, "/no/such/folder"),
+        ({"device": "cpu", "replica_options": '{"num_gpu": 1}'}, "num_gpu"),
+        ({"device": "cpu", "replica_options": '{"num_cpus": -1}'}, "replica_options cannot be used"),
     ],
 )
 def test_a_refusal_is_one_line_for_both_commands(
@@ -86,3 +104,11 @@ def test_the_default_application_builds(monkeypatch: pytest.MonkeyPatch) -> None
     router = app_builder({})._bound_deployment
     assert router.init_args[0].device == "cpu"
     assert pickle.loads(pickle.dumps(load_checkpoint)) is load_checkpoint  # noqa: S301
+
+
+def test_the_library_is_one_and_can_be_pinned() -> None:
+    library = deployments({"library_options": {"resources": {"voices": 0.01}}})["Library"]
+    assert library.num_replicas == 1
+    assert library.ray_actor_options["resources"] == {"voices": 0.01}
+    with pytest.raises(ConfigurationError, match="library_options cannot be used"):
+        deployments({"library_options": {"num_cpus": -1}})

@@ -17,8 +17,9 @@ from ray.serve.exceptions import BackPressureError, RequestCancelledError
 from voxr_ray import errors
 from voxr_ray.errors import EngineError, EngineStopped, Overloaded, VoxrError
 from voxr_ray.serve import transport
-from voxr_ray.serve.http_errors import error_response, status_of
+from voxr_ray.serve.http_errors import UnknownField, error_response, status_of
 from voxr_ray.serve.logs import set_up_logs
+from voxr_ray.serve.responses import StreamBroken
 from voxr_ray.serve.transport import Replicas, translate
 
 
@@ -33,7 +34,10 @@ def test_every_error_has_a_status_and_a_shape(cls: type[VoxrError]) -> None:
     body = json.loads(bytes(answer.body))["error"]
     assert answer.status_code == status_of(error) >= 400
     assert body["message"] == "what, limit, remedy"
-    assert body["param"] == "input", "the text of a request is the input of its body"
+    if cls is UnknownField:
+        assert body["param"] == "text", "an unknown field keeps the caller's name"
+    else:
+        assert body["param"] == "input", "the text of a request is the input of its body"
     assert body["type"]
     assert body["code"]
     assert answer.headers["retry-after"] == "1"
@@ -200,14 +204,15 @@ def test_refusals_are_one_line_in_the_log_and_failures_a_traceback() -> None:
     set_up_logs()
     logger.addHandler(handler)
     try:
-        for error in (Overloaded("full"), EngineError("broken")):
+        for error in (Overloaded("full"), EngineError("broken"), StreamBroken("lost")):
             try:
                 raise error
-            except VoxrError:
+            except (VoxrError, StreamBroken):
                 logger.exception("Request failed.")
     finally:
         logger.removeHandler(handler)
-    refused, failed = records
+    refused, failed, broken = records
+    assert (broken.levelname, broken.getMessage(), broken.exc_info) == ("INFO", "Stream broken: lost", None)
     assert (refused.levelname, refused.getMessage(), refused.exc_info) == ("INFO", "Request refused: full", None)
     assert failed.levelname == "ERROR"
     assert failed.exc_info

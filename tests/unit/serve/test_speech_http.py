@@ -143,17 +143,20 @@ async def test_null_means_unset_for_optional_fields(local: LocalServer) -> None:
 
     nulls: dict[str, Any] = dict.fromkeys(set(SpeechBody.model_fields) - {"input", "seed"})
     plain = await local.speak(input="nulls @patches=3@", seed=1)
-    answer = await local.speak(input="nulls @patches=3@", seed=1, **nulls)
+    answer = await local.speak(input="nulls @patches=3@", seed=1, **(nulls | {"response_format": "wav"}))
     assert answer.content == plain.content
+    answer = await local.speak(input="nulls @patches=3@", seed=1, **nulls)
+    assert answer.headers["content-type"] == "audio/mpeg"
 
 
 BAD_VALUES: dict[str, list[Any]] = {
     "input": [None, "", "   \n", 5, True, [], {}, "?!…", "🙂🙂", "x" * 4097],
     "model": ["", "  ", "tts-1", 5, []],
     "voice": ["", " ", "alloy", 5, [], {}, {"id": 5}, {"id": "alloy"}, {"name": "x"}, {"id": "default", "x": 1}],
-    "response_format": ["", " ", "mp3", "WAV", 5, "x" * 100_000],
+    "response_format": ["", " ", "mp4", "WAV", 5, "x" * 100_000],
+    "sample_rate": ["", "48000", 0, -1, 96_000, 44_000, 48_000.5, 10**20, math.nan, True],
     "stream": ["", "true", 1, "yes"],
-    "stream_format": ["", "sse", 5],
+    "stream_format": ["", "SSE", "websocket", 5],
     "speed": ["", "1.0", -1, 0, 2.0, 1e308, math.nan, math.inf, True],
     "instructions": ["", "  ", 5, [], "x" * 4097],
     "seed": ["", "abc", 1.5, -1, 2**63, 10**40, 1e30, math.nan, True],
@@ -240,6 +243,9 @@ async def test_a_body_over_the_limit_is_refused_however_it_is_sent() -> None:
         ({"ref_audio": clip(), "ref_text": ""}, "ref_text"),
         ({"ref_audio": clip(), "ref_text": "said", "instructions": "calm"}, "instructions"),
         ({"prompt_audio": clip(), "prompt_text": "said", "instructions": "calm"}, "instructions"),
+        ({"stream_format": "sse", "stream": False}, "stream"),
+        ({"stream_format": "sse", "retry_badcase": True}, "retry_badcase"),
+        ({"response_format": "opus", "sample_rate": 44_100}, "sample_rate"),
         ({"stream": True, "retry_badcase": True}, "retry_badcase"),
         ({"stream": True, "retry_badcase_max_times": 2}, "retry_badcase_max_times"),
         ({"retry_badcase": False, "retry_badcase_max_times": 2}, "retry_badcase_max_times"),
@@ -367,3 +373,12 @@ async def test_an_openapi_description_names_every_field(local: LocalServer) -> N
     body = document["paths"]["/v1/audio/speech"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert set(body["properties"]) == set(SpeechBody.model_fields)
     assert all(field["description"] for field in body["properties"].values())
+
+
+@pytest.mark.parametrize("name", ["text", "reference", "prompt", "voice_id", "lang"])
+async def test_an_unknown_field_is_named_as_the_caller_named_it(local: LocalServer, name: str) -> None:
+    """Some of these names mean another field further in."""
+    answer = await local.speak(input="Hi.", **{name: "x"})
+    assert answer.status_code == 400
+    assert answer.json()["error"]["param"] == name
+    assert f"unknown field '{name}'" in answer.json()["error"]["message"]

@@ -22,6 +22,8 @@ class FakeHub:
         self.files += ["audiovae.pth"]
         self.online = True
         self.cached = False
+        self.broken = False
+        self.no_network: type[Exception] = ConnectionError
         self.folder = folder
         self.asked: list[dict[str, Any]] = []
         monkeypatch.setattr(hub, "HfApi", lambda: self)
@@ -29,11 +31,13 @@ class FakeHub:
 
     def model_info(self, repository: str) -> SimpleNamespace:
         if not self.online:
-            raise ConnectionError("no route")
+            raise self.no_network("no route")
         return SimpleNamespace(siblings=[SimpleNamespace(rfilename=name) for name in self.files])
 
     def snapshot_download(self, repository: str, **arguments: Any) -> str:
         self.asked.append(arguments)
+        if self.broken and not arguments.get("local_files_only"):
+            raise self.no_network("half-way")
         if arguments.get("local_files_only") and not self.cached:
             raise LocalEntryNotFoundError("not there")
         return str(self.folder)
@@ -69,8 +73,20 @@ def test_a_repository_is_downloaded_without_what_it_holds_twice(fake_hub: FakeHu
     assert "pytorch_model.bin" not in arguments["allow_patterns"]
 
 
-def test_offline_with_and_without_an_earlier_download(fake_hub: FakeHub) -> None:
-    fake_hub.online = False
+class LibraryError(Exception):
+    """What an HTTP library may raise: nothing says that it is an OSError."""
+
+
+@pytest.mark.parametrize("no_network", [ConnectionError, TimeoutError, LibraryError])
+def test_a_download_that_breaks_off(fake_hub: FakeHub, no_network: type[Exception]) -> None:
+    fake_hub.broken, fake_hub.no_network = True, no_network
+    with pytest.raises(CheckpointError, match="downloading openbmb/VoxCPM2 failed: half-way"):
+        resolve_checkpoint("openbmb/VoxCPM2")
+
+
+@pytest.mark.parametrize("no_network", [ConnectionError, TimeoutError, LibraryError])
+def test_offline_with_and_without_an_earlier_download(fake_hub: FakeHub, no_network: type[Exception]) -> None:
+    fake_hub.online, fake_hub.no_network = False, no_network
     with pytest.raises(CheckpointError, match="hub cannot be reached") as caught:
         resolve_checkpoint("openbmb/VoxCPM2")
     assert "\n" not in str(caught.value)
