@@ -105,7 +105,9 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
 
 
 def check_model(settings: Settings) -> Settings:
-    """Check the checkpoint on this machine, without loading it, and complete the settings by its name.
+    """Check the checkpoint on this machine, without loading it, and complete the settings by what it says of itself.
+
+    Its name and its own defaults stand wherever the operator chose nothing.
 
     Raises:
         CheckpointError: It is missing, unsafe, or does not fit its own configuration.
@@ -116,7 +118,10 @@ def check_model(settings: Settings) -> Settings:
 
     folder = resolve_checkpoint(settings.model)
     check_checkpoint(folder)
-    return settings.model_copy(update={"model_name": settings.model_name or load_settings(folder).name})
+    own = load_settings(folder)
+    defaults = own.defaults.model_dump(exclude_none=True)
+    chosen = {name: value for name, value in defaults.items() if name not in settings.model_fields_set}
+    return settings.model_copy(update={"model_name": settings.model_name or own.name} | chosen)
 
 
 def load_checkpoint(settings: Settings) -> SlotModel:

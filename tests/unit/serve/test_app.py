@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 import pytest
 from ray.serve.exceptions import RayServeException
 
+from tests.checkpoints import variant_config, write_checkpoint
 from tests.fakes.slot_model import make_fake_model
 from voxr_ray import app as app_builder
-from voxr_ray.app import StartRefused, build_app, doubts, load_checkpoint
+from voxr_ray.app import StartRefused, build_app, check_model, doubts, load_checkpoint
 from voxr_ray.config import Settings
-from voxr_ray.errors import ConfigurationError
+from voxr_ray.errors import CheckpointError, ConfigurationError
 
 
 def factory(settings: Settings, **arguments: Any) -> Any:
@@ -112,3 +115,25 @@ def test_the_library_is_one_and_can_be_pinned() -> None:
     assert library.ray_actor_options["resources"] == {"voices": 0.01}
     with pytest.raises(ConfigurationError, match="library_options cannot be used"):
         deployments({"library_options": {"num_cpus": -1}})
+
+
+def test_a_checkpoints_own_defaults_stand_where_the_operator_chose_nothing(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "checkpoint", variant_config("concat_condition"))
+    own = {"name": "small", "defaults": {"cfg_value": 3.0, "retry_badcase_ratio_threshold": 1.5}}
+    (folder / "voxr.json").write_text(json.dumps(own))
+    untouched = check_model(Settings.load({"model": str(folder), "device": "cpu"}, {}))
+    assert (untouched.served_name, untouched.cfg_value, untouched.retry_badcase_ratio_threshold) == ("small", 3.0, 1.5)
+    assert untouched.inference_timesteps == Settings().inference_timesteps
+    chosen = check_model(Settings.load({"model": str(folder), "device": "cpu", "cfg_value": "1.5"}, {}))
+    assert (chosen.cfg_value, chosen.retry_badcase_ratio_threshold) == (1.5, 1.5)
+
+
+@pytest.mark.parametrize(
+    "content", ["{", '{"defaults": {"cfg_value": 99}}', '{"defaults": {"speed": 2}}', '{"nonsense": 1}']
+)
+def test_wrong_settings_of_a_checkpoint_are_refused_in_one_line(tmp_path: Path, content: str) -> None:
+    folder = write_checkpoint(tmp_path / "checkpoint", variant_config("concat_condition"))
+    (folder / "voxr.json").write_text(content)
+    with pytest.raises(CheckpointError, match=r"voxr\.json") as caught:
+        check_model(Settings.load({"model": str(folder), "device": "cpu"}, {}))
+    assert "\n" not in str(caught.value)
