@@ -59,15 +59,8 @@ class Replicas:
             VoxrError: What the method raised, or what happened on the way.
         """
         response = self._method(method, stream=False, by_reference=by_reference).remote(*args)
-        try:
+        async with _under_way(response):
             return await response
-        except asyncio.CancelledError as error:
-            await _raise_if_ours()
-            raise EngineError(_STOPPED) from error
-        except _FOREIGN as error:
-            raise translate(error) from error
-        finally:
-            _leave(response)
 
     async def stream(self, method: str, *args: Any) -> AsyncGenerator[Any, None]:
         """Call a generator method of one replica and pass its items on.
@@ -83,22 +76,29 @@ class Replicas:
             VoxrError: What the method raised, or what happened on the way.
         """
         response = self._method(method, stream=True).remote(*args)
-        try:
+        async with _under_way(response):
             async for item in response:
                 yield item
-        except asyncio.CancelledError as error:
-            await _raise_if_ours()
-            raise EngineError(_STOPPED) from error
-        except _FOREIGN as error:
-            raise translate(error) from error
-        finally:
-            _leave(response)
 
     def _method(self, method: str, *, stream: bool, by_reference: bool = False) -> Any:
         key = (method, stream, by_reference)
         if key not in self._methods:
             self._methods[key] = self._handle.options(method_name=method, stream=stream, _by_reference=by_reference)
         return self._methods[key]
+
+
+@contextlib.asynccontextmanager
+async def _under_way(response: Any) -> AsyncGenerator[None, None]:
+    """A call for as long as its caller listens: its failures become this project's, and it is ended on the way out."""
+    try:
+        yield
+    except asyncio.CancelledError as error:
+        await _raise_if_ours()
+        raise EngineError(_STOPPED) from error
+    except _FOREIGN as error:
+        raise translate(error) from error
+    finally:
+        _leave(response)
 
 
 async def _raise_if_ours() -> None:
