@@ -22,7 +22,7 @@ from voxr_ray.engine.model import SlotModel
 from voxr_ray.errors import ConfigurationError
 from voxr_ray.serve.access import with_keys
 from voxr_ray.serve.library import Library
-from voxr_ray.serve.replica import Replica
+from voxr_ray.serve.replica import Replica, end_process
 from voxr_ray.serve.router import Router
 
 _log = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
         )(Library)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"library_options cannot be used: {str(error).splitlines()[0]}") from error
-    replicas = replica.bind(settings, partial(model_factory, settings))
+    replicas = replica.bind(settings, partial(model_factory, settings), end_process)
     application: serve.Application = router.bind(settings, replicas, library.bind(settings))
     return application
 
