@@ -40,7 +40,7 @@ function sum({ replicas, silent }) {
   const add = (name) => replicas.reduce((total, replica) => total + replica[name], 0);
   const silence = silent ? ` ${silent} silent` : "";
   text("sum-replicas", replicas.length, silence);
-  text("sum-rows", add("rows"), ` of ${add("width")}`);
+  text("sum-rows", replicas.reduce((total, { slots }) => total + slots.length, 0), ` of ${add("width")}`);
   text("sum-waiting", add("waiting"));
   text("sum-held", add("held"));
   const steps = [...cards.values()].flatMap(({ strip }) => strip.latest(LATEST_S));

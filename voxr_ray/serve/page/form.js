@@ -56,7 +56,7 @@ export class Form extends EventTarget {
     const style = byId("style").value.trim();
     if (style && !byId("style").disabled) body.instructions = style;
     const seed = byId("seed").value.trim();
-    if (seed) body.seed = /^\d{1,15}$/.test(seed) ? Number(seed) : seed; // what is no number, the server explains
+    if (seed) body.seed = /^-?\d{1,15}$/.test(seed) ? Number(seed) : seed; // what is no number, the server explains
     for (const [id, name] of Object.entries(NUMBERS)) {
       if (byId(id).value !== "") body[name] = Number(byId(id).value);
     }
