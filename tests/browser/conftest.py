@@ -62,7 +62,7 @@ def visit(chromium: Any) -> Iterator[Callable[..., Any]]:
     def opened(address: str, *, ready: str = "body[data-ready]", script: str = "", **options: Any) -> Any:
         context = chromium.new_context(**({"viewport": {"width": 1240, "height": 1000}} | options))
         contexts.append(context)
-        context.set_default_timeout(30_000)
+        context.set_default_timeout(90_000)
         if script:
             context.add_init_script(script)
         page = context.new_page()

@@ -21,8 +21,9 @@ def test_continuous_batching_is_seen(visit: Callable[..., Any], site: Site) -> N
         httpx.stream("POST", url, json=body, timeout=60) as one,
         httpx.stream("POST", url, json=body, timeout=60) as two,
     ):
-        next(one.iter_bytes())
-        next(two.iter_bytes())
+        audio = [one.iter_bytes(), two.iter_bytes()]  # held: to let go of them is to leave
+        for stream in audio:
+            next(stream)
         page.wait_for_selector(".slots[aria-label='2 of 2 slots taken']")
         assert page.inner_text(".pill") == "guidance 3 · 10 steps"
         assert "guidance 3 · 10 steps" in page.inner_text("#legend")

@@ -260,7 +260,8 @@ def test_a_full_server_says_when_to_try_again(visit: Callable[..., Any]) -> None
         page = visit(f"http://{address}/")
         body = {"input": "A long one @patches=never@", "stream": True, "response_format": "pcm"} | LENIENT
         with httpx.stream("POST", f"http://{address}/v1/audio/speech", json=body, timeout=60) as busy:
-            next(busy.iter_bytes())
+            audio = busy.iter_bytes()  # held: to let go of it is to leave
+            next(audio)
             speak(page, TEN)
             page.wait_for_selector("#error:not([hidden])")
             assert page.inner_text("#error-title") == "Every slot is taken right now."

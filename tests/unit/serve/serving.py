@@ -49,7 +49,9 @@ def running(settings: dict[str, Any], **model: Any) -> Iterator[tuple[str, Local
 
     async def main() -> None:
         local = LocalServer({"model_name": "voxr"} | settings, **model)
-        server = uvicorn.Server(uvicorn.Config(ends_with_its_caller(local.app), host="127.0.0.1", port=0, log_level="warning"))
+        server = uvicorn.Server(
+            uvicorn.Config(ends_with_its_caller(local.app), host="127.0.0.1", port=0, log_level="warning")
+        )
         task = asyncio.create_task(server.serve())
         while not server.started and not task.done():
             await asyncio.sleep(0.01)
