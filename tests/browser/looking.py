@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import threading
 import time
+from collections.abc import Iterator
 from typing import Any
 
 from tests.unit.serve.local import LocalServer
@@ -11,7 +15,6 @@ Site = tuple[str, LocalServer]
 """Address of a server, and the server."""
 
 TEN = "Ten patches, please. @patches=10@"
-SLOW = "A long one @patches=60@@sleep=step:0.1@"
 LENIENT = {"retry_badcase_ratio_threshold": 100.0}
 """Lets a take that never stops go on for long."""
 
@@ -107,3 +110,16 @@ def wait_until_idle(local: LocalServer) -> None:
     while local.replica._engine.load.renders:
         assert time.monotonic() < until, "the engine never became idle"
         time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def stopping_after(local: LocalServer, steps: int) -> Iterator[None]:
+    """The engine stands still after so many steps, and goes on at the end: what is under way stays so."""
+    model: Any = local.replica._engine.model
+    go_on, made = threading.Event(), itertools.count()
+    model.hooks["step"] = lambda call: go_on.wait(240) if next(made) >= steps else None
+    try:
+        yield
+    finally:
+        del model.hooks["step"]
+        go_on.set()

@@ -52,7 +52,7 @@ export class Stage extends EventTarget {
     byId("downloads").hidden = true;
     byId("play").disabled = byId("seek").disabled = true;
     this.show("waiting", "Waiting for the first sound …");
-    byId("stage").scrollIntoView({ block: "nearest" }); // on a phone it lies below
+    byId("take").scrollIntoView({ block: "nearest" }); // on a phone it lies below
     this.facts();
   }
 
