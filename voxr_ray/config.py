@@ -136,6 +136,10 @@ class Settings(BaseModel):
     retry_badcase_ratio_threshold: Annotated[Number, Field(gt=0, le=100)] = 6.0
     """Patches per text token from which a take counts as bad; it bounds every take."""
 
+    normalize: StrictBool = False
+    """Whether numbers, dates, money and abbreviations are spelled out (English, Chinese, Japanese). Needs
+    ``pip install 'voxr_ray[normalize]'`` where routers run."""
+
     # ---- limits of a request ----
 
     max_input_chars: Annotated[Count, Field(ge=1, le=1_000_000)] = 4096

@@ -29,7 +29,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "serve": (
         {"errors", "messages", "config", "audio", "encode", "engine", "serve"},
-        NUMERIC | {"ray", "fastapi", "starlette", "grpc", "httpx"},
+        NUMERIC | {"ray", "fastapi", "starlette", "grpc", "httpx", "wetext"},
     ),
     "app": ({"errors", "messages", "config", "audio", "engine", "voxcpm2", "serve"}, {"ray", "click", "torch"}),
     "__init__": ({"app"}, set()),
