@@ -163,6 +163,11 @@ class Settings(BaseModel):
     request_timeout_s: Annotated[Number, Field(gt=0)] = 300.0
     """Seconds an answer may take in all: 408 before its first byte, a broken connection after it."""
 
+    stream_lead_seconds: Annotated[Number, Field(gt=0)] | None = None
+    """Seconds of audio an HTTP stream may be ahead of real time, which bounds what Serve's proxy keeps for a client
+    that does not read. Unset: streams are as fast as they are made. With it ``request_timeout_s`` has to cover the
+    playing time of the longest answer."""
+
     # ---- access ----
 
     api_keys: tuple[Secret, ...] = ()

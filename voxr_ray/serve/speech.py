@@ -41,6 +41,7 @@ from voxr_ray.serve.text import compose, style_of
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import ReplicaInfo
 from voxr_ray.serve.voices import Voices, spoken_with
+from voxr_ray.serve.ws_flow import Flow
 
 _log = logging.getLogger(__name__)
 
@@ -273,6 +274,8 @@ class SpeechService:
         chunk: AudioChunk | None = first
         summary: Summary | None = None
         wrap = delta_event if speech.sse else bytes
+        lead_s = self.settings.stream_lead_seconds
+        flow = None if lead_s is None else Flow(lead_s)
         with closing(encoder):
             try:
                 while chunk is not None:
@@ -280,6 +283,9 @@ class SpeechService:
                     data = (
                         encoder.encode(chunk.samples) if inline else await self.in_thread(encoder.encode, chunk.samples)
                     )
+                    if flow is not None:
+                        async with asyncio.timeout_at(deadline):
+                            await flow.room(len(data), len(chunk.samples) / chunk.sample_rate_hz)
                     if data:
                         yield wrap(data)
                     summary = chunk.summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -18,6 +19,7 @@ from tests.fakes.solo import render_alone
 from tests.unit.serve.local import LocalServer
 from voxr_ray.audio import decode_recording, parse_audio_field, pcm16_bytes, to_pcm16
 from voxr_ray.messages import Prompt, Recording, Reference, SynthRequest
+from voxr_ray.serve.responses import AudioStream
 
 
 def clip(seconds: float = 0.5, rate_hz: int = 16_000, seed: int = 0) -> str:
@@ -409,3 +411,23 @@ async def test_an_unknown_field_is_named_as_the_caller_named_it(local: LocalServ
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == name
     assert f"unknown field '{name}'" in answer.json()["error"]["message"]
+
+
+async def test_a_stream_waits_when_it_is_ahead_of_real_time_and_loses_nothing() -> None:
+    text = "one two three four five six seven. " * 4
+    fields: dict[str, Any] = {"input": text, "seed": 3, "response_format": "pcm", "stream": True}
+    free, paced = LocalServer({"max_part_chars": 40}), LocalServer({"max_part_chars": 40, "stream_lead_seconds": 0.05})
+    try:
+        whole = (await free.speak(**fields)).content
+        answer = await paced.service.answer(json.dumps(fields).encode(), "", asyncio.get_running_loop().time() + 60)
+        assert isinstance(answer, AudioStream)
+        sent, begun = b"", []
+        async for piece in answer.pieces:
+            sent += piece
+            begun.append((await paced.counts()).submitted)
+        assert sent == whole
+        assert begun[0] == 1  # the next part is asked for when there is room for it
+        assert begun[-1] == 4
+    finally:
+        await free.close()
+        await paced.close()
