@@ -18,10 +18,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from benchmarks.traces import Arrival
 from voxr_ray.engine.waiting import WaitingList
 from voxr_ray.serve.routing.book import Book, Move
 from voxr_ray.serve.routing.policy import Weights
-from voxr_ray.serve.routing.values import CallTag, Report, SamplerKey, Seats, Waiter, Wish
+from voxr_ray.serve.routing.values import MOST_REFUSALS, CallTag, Report, SamplerKey, Seats, Waiter, Wish
 
 CALL_S = 0.002
 """A call on its way to a replica, or an answer on its way back."""
@@ -29,18 +30,7 @@ FIRST_AUDIO_S = 0.1
 """From taking a slot to the first audio."""
 ENCODE_S = 0.3
 """A voice that is not cached where it is spoken with."""
-MOST_TRIES = 3
 CACHED_VOICES = 64
-
-
-@dataclass(frozen=True)
-class Arrival:
-    """A request of a trace."""
-
-    at_s: float
-    sampler: SamplerKey
-    render_s: float
-    voice: str = ""
 
 
 @dataclass
@@ -61,10 +51,12 @@ class Job:
 
     @property
     def sampler(self) -> SamplerKey:
+        """What it needs."""
         return self.arrival.sampler
 
     @property
     def wish(self) -> Wish:
+        """What it needs, for a book."""
         return Wish(self.sampler, frozenset({self.arrival.voice}) if self.arrival.voice else frozenset())
 
 
@@ -84,6 +76,7 @@ class FakeReplica:
 
     @property
     def idle(self) -> bool:
+        """Whether nothing runs and nothing waits."""
         return not self.rows and not self.queued
 
     def accept(self, job: Job) -> bool:
@@ -258,6 +251,12 @@ class Simulation:
             event()
         return self._outcome()
 
+    def waits(self) -> list[tuple[float, float]]:
+        """Of every counted request that was served, when it came and how long it waited for its slot."""
+        return [
+            (job.arrival.at_s, job.seated_s - job.arrival.at_s) for job in self._counted if job.seated_s is not None
+        ]
+
     # ---- routers ----
 
     def _book(self) -> Book:
@@ -284,7 +283,8 @@ class Simulation:
             name, job.another = self.books[job.router].place(job.tag, job.wish, job.avoid)
             self._decision_s += time.thread_time() - started_s
             self._decisions += 1
-            assert name is not None
+            if name is None:
+                raise RuntimeError("a fleet without replicas cannot serve")
         else:
             pair = self._dice.sample(self._names, min(2, len(self._names)))
             name = min(pair, key=lambda each: len(self.replicas[each].rows) + len(self.replicas[each].queued))
@@ -365,7 +365,7 @@ class Simulation:
     def _refuse(self, job: Job, replica: FakeReplica) -> None:
         job.tries += 1
         job.avoid.add(replica.name)
-        if job.another and job.tries < MOST_TRIES:
+        if job.another and job.tries < MOST_REFUSALS:
             self._route(job)
             return
         self._count(job, "refused")
@@ -408,8 +408,7 @@ class Simulation:
             self._totals[what] += int(amount)
 
     def _outcome(self) -> Outcome:
-        served = [job for job in self._counted if job.seated_s is not None]
-        waits = sorted((job.seated_s or 0.0) - job.arrival.at_s for job in served) or [0.0]
+        waits = sorted(wait_s for _, wait_s in self.waits()) or [0.0]
         slots_s = self.now_s * self._setup.replicas * self._setup.width
         return Outcome(
             requests=len(self._counted),
@@ -419,7 +418,7 @@ class Simulation:
             p50_wait_s=statistics.median(waits),
             p95_wait_s=waits[int(0.95 * (len(waits) - 1))],
             max_wait_s=waits[-1],
-            overtaken=sum(job.tag in self._overtaken for job in served),
+            overtaken=sum(job.tag in self._overtaken for job in self._counted),
             utilisation=self._slot_s / slots_s,
             idle_waiting=self._waste_s / ((self.now_s - self._warm_up_s) * self._setup.replicas),
             longest_idle_waiting_s=self._longest_waste_s,
@@ -427,52 +426,3 @@ class Simulation:
             moved=self._totals["moved"],
             decision_us=self._decision_s / max(1, self._decisions) * 1e6,
         )
-
-
-def samplers(count: int) -> list[SamplerKey]:
-    """Different samplers."""
-    return [SamplerKey(1.0 + 0.25 * (number % 16), 6 + number // 16) for number in range(count)]
-
-
-def make_trace(
-    *,
-    seconds: float,
-    rate_hz: float,
-    samplers: list[SamplerKey],
-    skew: float = 1.0,
-    bursts_s: float = 0.0,
-    burst: int = 0,
-    render_s: tuple[float, float] = (1.0, 5.0),
-    voices: int = 0,
-    seed: int = 0,
-    start_s: float = 0.0,
-) -> list[Arrival]:
-    """Requests at random times, the samplers' popularity falling as a power of their rank.
-
-    Args:
-        seconds: How long.
-        rate_hz: Requests a second, bursts not counted.
-        samplers: Most popular first.
-        skew: Exponent; 0 makes all equally popular.
-        bursts_s: Mean time between two bursts; 0 for none.
-        burst: Requests of a burst, all of one sampler.
-        render_s: Shortest and longest render.
-        voices: Number of different voices; 0 for none.
-        seed: Of the dice.
-        start_s: When it starts.
-    """
-    dice = random.Random(seed)
-    weights = [1.0 / rank**skew for rank in range(1, len(samplers) + 1)]
-
-    def arrival(at_s: float, sampler: SamplerKey) -> Arrival:
-        return Arrival(at_s, sampler, dice.uniform(*render_s), f"voice{dice.randrange(voices)}" if voices else "")
-
-    found: list[Arrival] = []
-    at_s = 0.0
-    while (at_s := at_s + dice.expovariate(rate_hz)) < seconds:
-        found.append(arrival(start_s + at_s, dice.choices(samplers, weights)[0]))
-    at_s = 0.0
-    while bursts_s and (at_s := at_s + dice.expovariate(1 / bursts_s)) < seconds:
-        chosen = dice.choices(samplers, weights)[0]
-        found.extend(arrival(start_s + at_s, chosen) for _ in range(burst))
-    return sorted(found, key=lambda each: each.at_s)

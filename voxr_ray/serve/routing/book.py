@@ -96,7 +96,7 @@ class Book:
             return
         now_s = self._clock()
         for router in {each.router for each in report.seats} | {each.tag.router for each in report.queue}:
-            if router not in self._own:
+            if router and router not in self._own:
                 self._peers_s[router] = now_s
         for router in [each for each, at_s in self._peers_s.items() if at_s < now_s - self._keep_s]:
             del self._peers_s[router]
@@ -113,7 +113,8 @@ class Book:
             avoid: Replicas that have refused it.
 
         Returns:
-            The replica's name, ``None`` if there is no replica; and whether another one could take it, too.
+            The replica's name, ``None`` if there is no replica; and whether it is worth asking another one if this
+            one refuses. Beside other routers it always is: what is known of their calls is old.
         """
         self._own.add(tag.router)
         self._use(wish.sampler)
@@ -128,7 +129,8 @@ class Book:
         if name is None:
             return None, False
         another = any(
-            each != name and each not in avoid and not shadow.view.full for each, shadow in self._shadows.items()
+            each != name and each not in avoid and (self._peers_s or not shadow.view.full)
+            for each, shadow in self._shadows.items()
         )
         self._calls[tag] = _Placed(wish, name)
         self._shadows[name].add(tag, wish.sampler)

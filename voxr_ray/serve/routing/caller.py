@@ -18,13 +18,10 @@ from ray.serve.handle import DeploymentHandle
 from voxr_ray.errors import Overloaded, VoxrError
 from voxr_ray.messages import SynthRequest
 from voxr_ray.serve.routing.desk import Call
-from voxr_ray.serve.routing.values import CallTag, ReplicaName, Wish, Withdrawn
+from voxr_ray.serve.routing.values import MOST_REFUSALS, CallTag, ReplicaName, Wish, Withdrawn
 from voxr_ray.serve.transport import Replicas
 
 _log = logging.getLogger(__name__)
-
-_MOST_REFUSALS = 3
-"""Replicas that may refuse a render before its caller is told that all are full."""
 
 
 class RoutedReplicas(Replicas):
@@ -68,7 +65,7 @@ class RoutedReplicas(Replicas):
                         raise
                 except Overloaded:
                     refusals += 1
-                    if started or refusals >= _MOST_REFUSALS or not call.refused():
+                    if started or refusals >= MOST_REFUSALS or not call.refused():
                         raise
         finally:
             call.close()

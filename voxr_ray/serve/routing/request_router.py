@@ -20,6 +20,9 @@ from voxr_ray.serve.routing.book import Book
 from voxr_ray.serve.routing.desk import Call, Desk
 from voxr_ray.serve.routing.values import ReplicaName, Report
 
+_SUSPICION_S = 10.0
+"""Seconds for which a replica that could not be reached is left out."""
+
 
 class SamplerRouter(FIFOMixin, RequestRouter):
     """Chooses replicas by sampler; see :mod:`voxr_ray.serve.routing.policy`.
@@ -37,6 +40,7 @@ class SamplerRouter(FIFOMixin, RequestRouter):
         self._desk = Desk(Book(clock=time.monotonic, **kwargs))
         self._by_name: dict[str, RunningReplica] = {}
         self._stats: dict[str, dict[str, Any]] = {}
+        self._suspects: dict[str, float] = {}
 
     async def choose_replicas(
         self, candidate_replicas: list[RunningReplica], pending_request: PendingRequest | None = None
@@ -67,7 +71,21 @@ class SamplerRouter(FIFOMixin, RequestRouter):
                 report = Report.from_stats(stats)
                 if report is not None:
                     news.append((name, report))
-        self._desk.update(self._by_name, news)
+                    self._suspects.pop(name, None)
+        now_s = time.monotonic()
+        self._suspects = {name: until_s for name, until_s in self._suspects.items() if until_s > now_s}
+        sound = [name for name in self._by_name if name not in self._suspects]
+        self._desk.update(sound or self._by_name, news)
+
+    def on_replica_actor_unavailable(self, replica_id: ReplicaID) -> None:
+        """Leave out a replica that could not be reached, until it says something new or some seconds have passed.
+
+        A killed replica looks like this when it is called by value, and the controller goes on listing it until its
+        health checks fail.
+        """
+        super().on_replica_actor_unavailable(replica_id)
+        self._suspects[replica_id.unique_id] = time.monotonic() + _SUSPICION_S
+        self._desk.book.drop_replica(replica_id.unique_id)
 
     def on_replica_actor_died(self, replica_id: ReplicaID) -> None:
         """Forget a replica before the controller says so."""

@@ -13,6 +13,9 @@ from typing import Any, NamedTuple, Self
 from voxr_ray.errors import Cancelled
 from voxr_ray.messages import SynthRequest
 
+MOST_REFUSALS = 8
+"""Replicas that may refuse a render before its caller is told that all are full."""
+
 _KEY_CHARS = 12
 """Characters of a digest in a report: 48 bits, and a collision costs one encode."""
 

@@ -82,6 +82,20 @@ def test_a_call_that_cannot_be_asked_back_may_be_asked_later() -> None:
     assert book.moves() == [move]
 
 
+def test_those_who_wait_move_in_the_order_they_came() -> None:
+    book = make(2)
+    homes = [place(book, n, A) for n in range(2 * WIDTH)]
+    waiting = [place(book, n, A) for n in range(2 * WIDTH, 2 * WIDTH + 3)]
+    free = next(each for each in homes if waiting.count(each) == min(map(waiting.count, homes)))
+    for n, home in enumerate(homes):
+        if home == free:
+            book.close(tag(n))
+    moved = [move.tag.number for move in book.moves()]
+    expected = [2 * WIDTH + n for n, home in enumerate(waiting) if home != free]
+    assert moved
+    assert moved == expected[: len(moved)]
+
+
 def test_a_sampler_counts_as_in_use_for_a_while() -> None:
     clock = Clock()
     book = make(2, clock)
