@@ -90,13 +90,13 @@ async def test_a_render_that_waits_moves_to_a_replica_that_idles(fleet: Server) 
     running = [await start(fleet, 1.0) for _ in range(REPLICAS * WIDTH)]
     try:
         await wait_for(fleet, lambda found: all(each.record.batch.rows == WIDTH for each in found))
-        held = [asyncio.create_task(speak(fleet, "held @patches=3@", cfg_value)) for cfg_value in (4.0, 5.0, 6.0)]
+        held = [asyncio.create_task(speak(fleet, "held @patches=4@", cfg_value)) for cfg_value in (4.0, 5.0, 6.0)]
         await wait_for(fleet, lambda found: sum(each.record.batch.held for each in found) == 3)
         # Streams fill one replica after the other, so the first two share one.
         for chunks in running[:WIDTH]:
             chunks.cancel()
         results = await asyncio.gather(*held)
-        assert [result.summary.patches for result in results] == [3, 3, 3]
+        assert [result.summary.patches for result in results] == [4, 4, 4]
         busy = [each for each in await asyncio.to_thread(records, fleet) if each.record.batch.rows]
         assert [each.record.batch.rows for each in busy] == [WIDTH] * (REPLICAS - 1), "the others ran on"
     finally:
@@ -111,7 +111,7 @@ async def test_nobody_is_refused_while_any_replica_has_room(fleet: Server) -> No
     running = [await start(fleet, 1.0) for _ in range(REPLICAS * WIDTH)]
     try:
         waiting = [
-            asyncio.create_task(speak(fleet, "one of many @patches=3@", 1.0 + n % 4))
+            asyncio.create_task(speak(fleet, "one of many @patches=4@", 1.0 + n % 4))
             for n in range(room - len(running))
         ]
         await wait_for(fleet, lambda found: sum(each.load.renders for each in found) == room)
