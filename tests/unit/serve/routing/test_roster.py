@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.fakes.slot_model import make_fake_model
@@ -38,8 +38,8 @@ HERE = ReplicaName("here")
 @pytest.fixture
 async def replica(tmp_path: Path) -> AsyncIterator[Replica]:
     """One slot, one place in the queue."""
-    settings = Settings.load({"device": "cpu", "max_batch": 1, "max_queue": 1, "voices_dir": str(tmp_path)}, {})
-    replica = Replica(settings, partial(make_fake_model, delays={"step": 0.001}))
+    chosen = Settings.load({"device": "cpu", "max_batch": 1, "max_queue": 1, "voices_dir": str(tmp_path)}, {})
+    replica = Replica(chosen, partial(make_fake_model, delays={"step": 0.001}))
     yield replica
     replica.__del__()
 
@@ -129,6 +129,7 @@ KEYS = st.builds(SamplerKey, st.floats(0, 10), st.integers(2, 100))
 TAGS = st.builds(CallTag, st.text(max_size=8), st.integers(0, 2**40))
 
 
+@settings(max_examples=30)
 @given(
     st.builds(
         Report,
