@@ -36,9 +36,12 @@ from voxr_ray.serve.output import (
 )
 from voxr_ray.serve.remote import fetch_both
 from voxr_ray.serve.responses import AudioStream, StreamBroken
+from voxr_ray.serve.spelling import Language, Speller
+from voxr_ray.serve.text import compose, style_of
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import ReplicaInfo
 from voxr_ray.serve.voices import Voices, spoken_with
+from voxr_ray.serve.ws_flow import Flow
 
 _log = logging.getLogger(__name__)
 
@@ -68,6 +71,7 @@ class SpeechService:
         self.voices = voices
         self._replicas = replicas
         self._info: ReplicaInfo | None = None
+        self._speller = Speller()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode")
 
     async def info(self) -> ReplicaInfo:
@@ -88,6 +92,7 @@ class SpeechService:
 
     async def render(self, request: SynthRequest) -> SynthResult:
         """Render a text of any length to the end."""
+        request = await self.spelled(request)
         parts = await self._parts(request)
         if not parts:
             return await self.render_one(request)
@@ -95,11 +100,32 @@ class SpeechService:
 
     async def render_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
         """Render a text of any length and pass its chunks on; close it to leave."""
+        request = await self.spelled(request)
         parts = await self._parts(request)
         source = stream_parts(await self.narrator(request), parts) if parts else self.stream_one(request)
         async with aclosing(source) as chunks:
             async for chunk in chunks:
                 yield chunk
+
+    async def spelled(self, request: SynthRequest) -> SynthRequest:
+        """The request with its text in words, if it asks for that; the style it may begin with stays as it is.
+
+        Raises:
+            InvalidRequest: The text cannot be spelled out.
+        """
+        if not request.normalize:
+            return request
+        style, text = style_of(request.text)
+        text = await self.spell_out(text, request.normalize)
+        return request.model_copy(update={"text": style + text, "normalize": False})
+
+    async def spell_out(self, text: str, wanted: bool | Language) -> str:
+        """A text in words, safe to follow a style.
+
+        Raises:
+            InvalidRequest: It cannot be spelled out.
+        """
+        return compose(await self.in_thread(self._speller.spell_out, text, wanted), None)
 
     async def narrator(self, request: SynthRequest) -> Narrator:
         """What renders the parts of a text that has some."""
@@ -248,6 +274,8 @@ class SpeechService:
         chunk: AudioChunk | None = first
         summary: Summary | None = None
         wrap = delta_event if speech.sse else bytes
+        lead_s = self.settings.stream_lead_seconds
+        flow = None if lead_s is None else Flow(lead_s)
         with closing(encoder):
             try:
                 while chunk is not None:
@@ -255,6 +283,9 @@ class SpeechService:
                     data = (
                         encoder.encode(chunk.samples) if inline else await self.in_thread(encoder.encode, chunk.samples)
                     )
+                    if flow is not None:
+                        async with asyncio.timeout_at(deadline):
+                            await flow.room(len(data), len(chunk.samples) / chunk.sample_rate_hz)
                     if data:
                         yield wrap(data)
                     summary = chunk.summary

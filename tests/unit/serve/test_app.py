@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -144,3 +145,16 @@ def test_wrong_settings_of_a_checkpoint_are_refused_in_one_line(tmp_path: Path, 
     with pytest.raises(CheckpointError, match=r"voxr\.json") as caught:
         check_model(Settings.load({"model": str(folder), "device": "cpu"}, {}))
     assert "\n" not in str(caught.value)
+
+
+def test_spelling_out_needs_its_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    deployments({"normalize": True})
+    monkeypatch.setattr(import_module("voxr_ray.app"), "is_installed", lambda: False)
+    with pytest.raises(ConfigurationError, match=r"voxr_ray\[normalize\]"):
+        deployments({"normalize": True})
+    folder = write_checkpoint(tmp_path / "checkpoint", variant_config("concat_condition"))
+    (folder / "voxr.json").write_text(json.dumps({"defaults": {"normalize": True}}))
+    wished = Settings.load({"model": str(folder), "device": "cpu"}, {})
+    assert check_model(wished).normalize is False
+    monkeypatch.undo()
+    assert check_model(wished).normalize is True
