@@ -26,6 +26,7 @@ from voxr_ray.engine.record import StepRecord
 from voxr_ray.engine.ticket import EngineSnapshot
 from voxr_ray.errors import EngineStopped
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
+from voxr_ray.serve.board import ReplicaBoard, describe
 from voxr_ray.serve.logs import set_up_logs
 from voxr_ray.serve.routing.roster import Roster
 from voxr_ray.serve.routing.values import CallTag, ReplicaName
@@ -159,6 +160,10 @@ class Replica:
     async def engine_steps(self) -> tuple[StepRecord, ...]:
         """The latest steps, oldest first."""
         return self._engine.record.steps()
+
+    async def board(self) -> ReplicaBoard:
+        """What the board shows of this replica."""
+        return describe(self._engine)
 
     async def check_health(self) -> None:
         """Fail if the owner thread ended, or made no progress for too long while it had work.

@@ -22,6 +22,7 @@ from voxr_ray.config import Settings
 from voxr_ray.encode import AudioEncoder, encode_whole
 from voxr_ray.errors import EngineError, InvalidRequest, VoxrError
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
+from voxr_ray.serve.board import Board
 from voxr_ray.serve.http_errors import RequestTimeout
 from voxr_ray.serve.http_schema import Speech, parse_speech
 from voxr_ray.serve.narration import Narrator, parts_of, rehearsals, render_parts, stream_parts
@@ -69,6 +70,7 @@ class SpeechService:
     def __init__(self, settings: Settings, replicas: Replicas, voices: Voices) -> None:
         self.settings = settings
         self.voices = voices
+        self.board = Board(replicas)
         self._replicas = replicas
         self._info: ReplicaInfo | None = None
         self._speller = Speller()
