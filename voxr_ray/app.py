@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from ray import serve
+from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import RayServeException
 
 from voxr_ray.config import Settings
@@ -24,6 +25,8 @@ from voxr_ray.serve.access import with_keys
 from voxr_ray.serve.library import Library
 from voxr_ray.serve.replica import Replica, end_process
 from voxr_ray.serve.router import Router
+from voxr_ray.serve.routing.request_router import SamplerRouter
+from voxr_ray.serve.spelling import is_installed
 
 if TYPE_CHECKING:
     from voxr_ray.voxcpm2.footprint import Footprint
@@ -80,6 +83,7 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
             name="Replica",
             max_ongoing_requests=settings.replica_max_ongoing,
             ray_actor_options=_actor_options(settings),
+            request_router_config=_routing(settings),
             **_scale(settings),
             **lifetime,
         )(Replica)
@@ -106,6 +110,8 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"library_options cannot be used: {str(error).splitlines()[0]}") from error
     replicas = replica.bind(settings, partial(model_factory, settings), end_process)
+    if settings.normalize and not is_installed():
+        raise ConfigurationError("normalize needs a library: pip install 'voxr_ray[normalize]'", param="normalize")
     application: serve.Application = router.bind(settings, replicas, library.bind(settings))
     return application
 
@@ -126,6 +132,9 @@ def check_model(settings: Settings) -> Settings:
     check_checkpoint(folder)
     own = load_settings(folder)
     defaults = own.defaults.model_dump(exclude_none=True)
+    if defaults.get("normalize") and not is_installed():
+        _log.warning("this checkpoint reads numbers only in words: pip install 'voxr_ray[normalize]' spells them out")
+        del defaults["normalize"]
     chosen = {name: value for name, value in defaults.items() if name not in settings.model_fields_set}
     return settings.model_copy(update={"model_name": settings.model_name or own.name} | chosen)
 
@@ -230,6 +239,21 @@ def _actor_options(settings: Settings) -> dict[str, Any]:
     if settings.device == "cuda" and not options["num_gpus"]:
         raise ConfigurationError("device is cuda, but replica_options reserves no GPU: set num_gpus or device=cpu")
     return options
+
+
+def _routing(settings: Settings) -> RequestRouterConfig:
+    """Who chooses replicas in the routers' handles, and how often replicas tell them what they run."""
+    options: dict[str, Any] = {
+        "request_router_class": SamplerRouter,
+        "request_router_kwargs": {
+            "width": settings.max_batch,
+            "room": settings.max_batch + settings.max_queue,
+            "keep_s": settings.routing_keep_s,
+        },
+        "request_routing_stats_period_s": settings.routing_report_s,
+        "request_routing_stats_timeout_s": settings.health_check_timeout_s,
+    }
+    return RequestRouterConfig(**options)
 
 
 def _scale(settings: Settings) -> dict[str, Any]:

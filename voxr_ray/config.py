@@ -90,6 +90,12 @@ class Settings(BaseModel):
     what ``device`` and ``threads`` imply."""
     router_replicas: Annotated[Count, Field(ge=1, le=1000)] = 1
     """Number of routers."""
+    routing_report_period_s: Annotated[Number, Field(gt=0)] | None = None
+    """Seconds between two reports of a replica to the routers. Unset: a quarter, and with more than 25 replicas as many
+    as keep the controller at 100 reports a second. A router that is alone hardly needs them."""
+    routing_keep_s: Annotated[Number, Field(ge=0)] = 10.0
+    """Seconds after its latest request for which a sampler counts as in use: as long as there are enough replicas, one
+    is kept free for each sampler in use, so that its requests do not wait for others'."""
     max_ongoing_requests: Annotated[Count, Field(ge=1)] | None = None
     """Calls Serve lets into a replica. Unset: ``max_batch + max_queue`` and a margin, so that the engine refuses and
     never Serve."""
@@ -143,6 +149,10 @@ class Settings(BaseModel):
     retry_badcase_ratio_threshold: Annotated[Number, Field(gt=0, le=100)] = 6.0
     """Patches per text token from which a take counts as bad; it bounds every take."""
 
+    normalize: StrictBool = False
+    """Whether numbers, dates, money and abbreviations are spelled out (English, Chinese, Japanese). Needs
+    ``pip install 'voxr_ray[normalize]'`` where routers run."""
+
     # ---- limits of a request ----
 
     max_input_chars: Annotated[Count, Field(ge=1, le=1_000_000)] = 4096
@@ -165,6 +175,11 @@ class Settings(BaseModel):
     """Items of one such request that are rendered at the same time."""
     request_timeout_s: Annotated[Number, Field(gt=0)] = 300.0
     """Seconds an answer may take in all: 408 before its first byte, a broken connection after it."""
+
+    stream_lead_seconds: Annotated[Number, Field(gt=0)] | None = None
+    """Seconds of audio an HTTP stream may be ahead of real time, which bounds what Serve's proxy keeps for a client
+    that does not read. Unset: streams are as fast as they are made. With it ``request_timeout_s`` has to cover the
+    playing time of the longest answer."""
 
     # ---- access ----
 
@@ -304,6 +319,12 @@ class Settings(BaseModel):
         """Calls Serve lets into a router: never the first limit to be met."""
         replicas = self.max_replicas or self.num_replicas or 1
         return max(1000, math.ceil(2 * replicas * self.replica_max_ongoing / self.router_replicas))
+
+    @property
+    def routing_report_s(self) -> float:
+        """Seconds between two reports of a replica to the routers."""
+        replicas = self.max_replicas or self.num_replicas or 1
+        return self.routing_report_period_s or max(0.25, replicas / 100)
 
     @property
     def autoscaling_target(self) -> float:

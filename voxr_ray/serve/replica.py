@@ -18,6 +18,7 @@ import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 
@@ -31,8 +32,11 @@ from voxr_ray.engine.record import StepRecord
 from voxr_ray.engine.ticket import EngineSnapshot
 from voxr_ray.errors import EngineStopped
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
+from voxr_ray.serve.board import ReplicaBoard, describe
 from voxr_ray.serve.logs import set_up_logs
 from voxr_ray.serve.resume import Remainder
+from voxr_ray.serve.routing.roster import Roster
+from voxr_ray.serve.routing.values import CallTag, ReplicaName
 from voxr_ray.serve.values import Beat, Delivered, ReplicaInfo
 
 _log = logging.getLogger(__name__)
@@ -88,6 +92,7 @@ class Replica:
         self._end = end
         self._engine = Engine(model_factory, engine_options(settings))
         self._engine.start()
+        self._roster = Roster(self._engine)
         self._info = ReplicaInfo(spec=self._engine.spec, notice=getattr(self._engine.model, "notice", None))
         _log.info("serving %s, %d slots", settings.served_name, settings.max_batch)
 
@@ -96,7 +101,7 @@ class Replica:
         return self._info
 
     async def synthesize_stream(
-        self, request: SynthRequest, delivered: Delivered | None = None
+        self, request: SynthRequest, delivered: Delivered | None = None, tag: CallTag | None = None
     ) -> AsyncIterator[AudioChunk | Beat]:
         """Render and yield audio while it is made; the last chunk carries the summary.
 
@@ -104,38 +109,44 @@ class Replica:
             request: What to render.
             delivered: What its caller has of it from a replica that was lost: set if there was one. That much is
                 rendered again, and left out.
+            tag: Name of the call among those of all routers, for routing.
 
         Raises:
             VoxrError: The request was refused, or its render failed.
         """
         remainder = Remainder(delivered or Delivered())
+        tag = self._roster.arrived(tag)
         with self._while_running():
             async with AsyncReply[Summary]() as reply:
-                self._engine.submit(request, reply, stream=True, moved=delivered is not None)
-                async for chunk in reply.pulses(self._beat_s):
-                    if chunk is None:
-                        yield Beat()
-                    elif (rest := remainder.of(chunk)) is not None:
-                        yield rest
+                ticket = self._engine.submit(request, reply, stream=True, moved=delivered is not None)
+                with self._roster.inside(tag, request, ticket):
+                    async for chunk in reply.pulses(self._beat_s):
+                        if chunk is None:
+                            yield Beat()
+                        elif (rest := remainder.of(chunk)) is not None:
+                            yield rest
 
     async def synthesize_pieces(
-        self, request: SynthRequest, delivered: Delivered | None = None
+        self, request: SynthRequest, delivered: Delivered | None = None, tag: CallTag | None = None
     ) -> AsyncIterator[AudioChunk | Beat]:
         """Render to the end, bad takes replaced, then yield the result in pieces that fit a message.
 
         Args:
             request: What to render.
             delivered: As for :meth:`synthesize_stream`.
+            tag: Name of the call among those of all routers, for routing.
 
         Raises:
             VoxrError: The request was refused, or its render failed.
         """
         remainder = Remainder(delivered or Delivered())
+        tag = self._roster.arrived(tag)
         with self._while_running():
             async with AsyncReply[SynthResult]() as reply:
-                self._engine.submit(request, reply, stream=False, moved=delivered is not None)
-                async for _ in reply.pulses(self._beat_s):
-                    yield Beat()
+                ticket = self._engine.submit(request, reply, stream=False, moved=delivered is not None)
+                with self._roster.inside(tag, request, ticket):
+                    async for _ in reply.pulses(self._beat_s):
+                        yield Beat()
                 result = await reply.result()
         starts = range(0, max(1, len(result.samples)), _PIECE_SAMPLES)
         for index, start in enumerate(starts):
@@ -170,6 +181,22 @@ class Replica:
         """Encode a clip to continue from: the same prompt with features instead of its clip."""
         return Prompt(digest=prompt.digest, features=await self._features(prompt, Padding.LEFT), text=prompt.text)
 
+    async def withdraw(self, replica: ReplicaName, tags: Sequence[CallTag]) -> list[bool]:
+        """Give back renders that still wait for a slot, so that another replica can have them.
+
+        Args:
+            replica: This one: the router sends the call there by it.
+            tags: The calls.
+
+        Returns:
+            For each whether it was given back. Its call then ends with ``Withdrawn``; any other goes on.
+        """
+        return self._roster.withdraw(tags)
+
+    async def record_routing_stats(self) -> dict[str, Any]:
+        """What routers should know; Serve asks for it and sends it to all of them."""
+        return self._roster.report().to_stats()
+
     async def engine_record(self) -> EngineSnapshot:
         """What the engine did so far and what it holds now."""
         return self._engine.snapshot()
@@ -177,6 +204,10 @@ class Replica:
     async def engine_steps(self) -> tuple[StepRecord, ...]:
         """The latest steps, oldest first."""
         return self._engine.record.steps()
+
+    async def board(self) -> ReplicaBoard:
+        """What the board shows of this replica."""
+        return describe(self._engine)
 
     async def check_health(self) -> None:
         """Fail if the owner thread ended, or made no progress for too long while it had work.

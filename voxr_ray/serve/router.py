@@ -19,6 +19,7 @@ from voxr_ray.serve.batch import synthesize_batch
 from voxr_ray.serve.failover_record import FailoverCounts
 from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.logs import set_up_logs
+from voxr_ray.serve.routing.caller import RoutedReplicas
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import VoiceClip, VoiceInfo
@@ -37,7 +38,7 @@ class Router:
 
     def __init__(self, settings: Settings, replicas: DeploymentHandle[Any], library: DeploymentHandle[Any]) -> None:
         set_up_logs()
-        self._speech = SpeechService(settings, Replicas(replicas), Voices(Replicas(library)))
+        self._speech = SpeechService(settings, RoutedReplicas(replicas), Voices(Replicas(library)))
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """The HTTP application; Serve asks for it after the constructor."""

@@ -22,6 +22,7 @@ from voxr_ray.config import Settings
 from voxr_ray.encode import AudioEncoder, encode_whole
 from voxr_ray.errors import EngineError, InvalidRequest, VoxrError
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
+from voxr_ray.serve.board import Board
 from voxr_ray.serve.failover import Failover, FailoverPolicy
 from voxr_ray.serve.failover_record import FailoverRecord
 from voxr_ray.serve.http_errors import RequestTimeout
@@ -38,9 +39,12 @@ from voxr_ray.serve.output import (
 )
 from voxr_ray.serve.remote import fetch_both
 from voxr_ray.serve.responses import AudioStream, StreamBroken
+from voxr_ray.serve.spelling import Language, Speller
+from voxr_ray.serve.text import compose, style_of
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import ReplicaInfo
 from voxr_ray.serve.voices import Voices, spoken_with
+from voxr_ray.serve.ws_flow import Flow
 
 _log = logging.getLogger(__name__)
 
@@ -68,9 +72,11 @@ class SpeechService:
     def __init__(self, settings: Settings, replicas: Replicas, voices: Voices) -> None:
         self.settings = settings
         self.voices = voices
+        self.board = Board(replicas)
         self.failovers = FailoverRecord()
         self._replicas = Failover(replicas, FailoverPolicy.of(settings), self.failovers)
         self._info: ReplicaInfo | None = None
+        self._speller = Speller()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode")
 
     async def info(self) -> ReplicaInfo:
@@ -91,6 +97,7 @@ class SpeechService:
 
     async def render(self, request: SynthRequest) -> SynthResult:
         """Render a text of any length to the end."""
+        request = await self.spelled(request)
         parts = await self._parts(request)
         if not parts:
             return await self.render_one(request)
@@ -98,11 +105,32 @@ class SpeechService:
 
     async def render_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
         """Render a text of any length and pass its chunks on; close it to leave."""
+        request = await self.spelled(request)
         parts = await self._parts(request)
         source = stream_parts(await self.narrator(request), parts) if parts else self.stream_one(request)
         async with aclosing(source) as chunks:
             async for chunk in chunks:
                 yield chunk
+
+    async def spelled(self, request: SynthRequest) -> SynthRequest:
+        """The request with its text in words, if it asks for that; the style it may begin with stays as it is.
+
+        Raises:
+            InvalidRequest: The text cannot be spelled out.
+        """
+        if not request.normalize:
+            return request
+        style, text = style_of(request.text)
+        text = await self.spell_out(text, request.normalize)
+        return request.model_copy(update={"text": style + text, "normalize": False})
+
+    async def spell_out(self, text: str, wanted: bool | Language) -> str:
+        """A text in words, safe to follow a style.
+
+        Raises:
+            InvalidRequest: It cannot be spelled out.
+        """
+        return compose(await self.in_thread(self._speller.spell_out, text, wanted), None)
 
     async def narrator(self, request: SynthRequest) -> Narrator:
         """What renders the parts of a text that has some."""
@@ -247,6 +275,8 @@ class SpeechService:
         chunk: AudioChunk | None = first
         summary: Summary | None = None
         wrap = delta_event if speech.sse else bytes
+        lead_s = self.settings.stream_lead_seconds
+        flow = None if lead_s is None else Flow(lead_s)
         with closing(encoder):
             try:
                 while chunk is not None:
@@ -254,6 +284,9 @@ class SpeechService:
                     data = (
                         encoder.encode(chunk.samples) if inline else await self.in_thread(encoder.encode, chunk.samples)
                     )
+                    if flow is not None:
+                        async with asyncio.timeout_at(deadline):
+                            await flow.room(len(data), len(chunk.samples) / chunk.sample_rate_hz)
                     if data:
                         yield wrap(data)
                     summary = chunk.summary

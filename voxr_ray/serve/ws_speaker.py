@@ -21,6 +21,7 @@ from voxr_ray.serve.http_errors import RequestTimeout
 from voxr_ray.serve.http_schema import Speech
 from voxr_ray.serve.narration import Narrator
 from voxr_ray.serve.speech import SpeechService
+from voxr_ray.serve.spelling import Language
 from voxr_ray.serve.text import compose
 from voxr_ray.serve.ws_flow import Flow
 from voxr_ray.serve.ws_messages import Config, error_message
@@ -69,6 +70,7 @@ class Speaker:
         self._current: asyncio.Task[None] | None = None
         self._narrator: Narrator | None = None
         self._format = AudioFormat.WAV
+        self._normalize: bool | Language = False
         self._in_frames = False
         self._said = 0
 
@@ -147,7 +149,9 @@ class Speaker:
         limit_s = self._speech.settings.request_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                self._narrator = await self._speech.narrator(await self._speech.complete(speech))
+                request = await self._speech.complete(speech)
+                self._normalize = request.normalize
+                self._narrator = await self._speech.narrator(request.model_copy(update={"normalize": False}))
         except TimeoutError:
             await self._send(error_message(RequestTimeout(f"no replica was there within {limit_s:g} s")))
             return
@@ -165,7 +169,10 @@ class Speaker:
         started = failed = False
         held: list[bytes] = []
         try:
-            async with aclosing(narrator.stream(compose(sentence, None))) as chunks:
+            text = compose(sentence, None)
+            if self._normalize:
+                text = await self._speech.spell_out(text, self._normalize)
+            async with aclosing(narrator.stream(text)) as chunks:
                 while (chunk := await self._next(chunks)) is not None:
                     if not started:
                         started = True

@@ -32,6 +32,9 @@ class LocalReplicas:
         async for item in getattr(self.replica, method)(*args):
             yield item
 
+    async def broadcast(self, method: str, *args: Any, timeout_s: float) -> list[Any]:
+        return [await self.call(method, *args)]
+
 
 class LocalServer:
     """A replica on the fake model, and a client of its HTTP surface.
