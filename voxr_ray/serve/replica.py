@@ -26,6 +26,8 @@ from voxr_ray.engine.ticket import EngineSnapshot
 from voxr_ray.errors import EngineStopped
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
 from voxr_ray.serve.logs import set_up_logs
+from voxr_ray.serve.metrics import EngineMetrics
+from voxr_ray.serve.publisher import Publisher
 from voxr_ray.serve.values import ReplicaInfo
 
 _log = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ class Replica:
         self._engine = Engine(model_factory, engine_options(settings))
         self._engine.start()
         self._info = ReplicaInfo(spec=self._engine.spec, notice=getattr(self._engine.model, "notice", None))
+        self._publisher = Publisher(self._engine, EngineMetrics())
         _log.info("serving %s, %d slots", settings.served_name, settings.max_batch)
 
     async def info(self) -> ReplicaInfo:
@@ -153,3 +156,5 @@ class Replica:
             # An engine that was given up has nobody left to drain, and its thread may never come back: a replacement
             # waits for this actor's GPU.
             engine.close(timeout_s=self._settings.drain_s if engine.running else _GIVEN_UP_S)
+        if publisher := getattr(self, "_publisher", None):
+            publisher.close()
