@@ -31,6 +31,7 @@ from voxr_ray.errors import (
     VoiceExists,
     VoxrError,
 )
+from voxr_ray.serve.responses import StreamBroken
 
 _log = logging.getLogger(__name__)
 
@@ -178,7 +179,8 @@ def install(app: FastAPI, count: Callable[[int, str], None]) -> None:
             count(error.status_code, code)
             body = error_body(f"{request.method} {request.url.path}: {error.detail}", kind, None, code)
             return JSONResponse(body, error.status_code, error.headers)
-        count(500, "internal_error")
+        if not isinstance(error, StreamBroken):  # that one is no answer, and was counted where it broke
+            count(500, "internal_error")
         # Starlette raises it again once this is sent, so Serve logs the traceback.
         return JSONResponse(error_body("internal error", _SERVER, None, "internal_error"), 500)
 
