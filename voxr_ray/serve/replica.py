@@ -25,6 +25,7 @@ from voxr_ray.engine.record import StepRecord
 from voxr_ray.engine.ticket import EngineSnapshot
 from voxr_ray.errors import EngineStopped
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
+from voxr_ray.serve import autoscaling
 from voxr_ray.serve.logs import set_up_logs
 from voxr_ray.serve.metrics import EngineMetrics
 from voxr_ray.serve.publisher import Publisher
@@ -132,6 +133,12 @@ class Replica:
     async def engine_steps(self) -> tuple[StepRecord, ...]:
         """The latest steps, oldest first."""
         return self._engine.record.steps()
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What the autoscaler cannot count for itself; Serve asks every few seconds."""
+        snapshot = self._engine.snapshot()
+        batch = snapshot.record.batch
+        return autoscaling.stats(renders=snapshot.load.renders, held=batch.held, sampler=batch.sampler)
 
     async def check_health(self) -> None:
         """Fail if the owner thread ended, or made no progress for too long while it had work.
