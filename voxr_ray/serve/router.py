@@ -18,6 +18,7 @@ from voxr_ray.messages import AudioChunk, Prompt, Reference, SynthRequest, Synth
 from voxr_ray.serve.batch import synthesize_batch
 from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.logs import set_up_logs
+from voxr_ray.serve.metrics import RouterMetrics
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import VoiceClip, VoiceInfo
@@ -36,7 +37,8 @@ class Router:
 
     def __init__(self, settings: Settings, replicas: DeploymentHandle[Any], library: DeploymentHandle[Any]) -> None:
         set_up_logs()
-        self._speech = SpeechService(settings, Replicas(replicas), Voices(Replicas(library)))
+        metrics = RouterMetrics()
+        self._speech = SpeechService(settings, Replicas(replicas), Voices(Replicas(library)), metrics)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """The HTTP application; Serve asks for it after the constructor."""
