@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
-from ray.serve.autoscaling_policy import _apply_autoscaling_config
+from ray.serve.autoscaling_policy import _apply_autoscaling_config, replica_queue_length_autoscaling_policy
 from ray.serve.config import AutoscalingConfig, AutoscalingContext
 
 from voxr_ray.messages import Sampler
@@ -65,6 +65,8 @@ def test_an_idle_deployment_asks_for_none() -> None:
 def test_held_requests_ask_for_a_replica_that_requests_alone_would_not() -> None:
     assert wanted(4, report(4, held=3)) == 2
     assert wanted(8, report(4, held=3), report(4, held=1, sampler=OTHER)) == 4
+    stock, _ = replica_queue_length_autoscaling_policy(context(4, [report(4, held=3)]))
+    assert stock < 1, "what Serve's own policy sees of it"
 
 
 def test_but_not_while_another_one_idles() -> None:
