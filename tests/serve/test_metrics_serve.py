@@ -59,9 +59,11 @@ def busy(deploy: Callable[..., Server]) -> Server:
     assert server.speak(input="broken @fail=prefill@").status_code == 500
     body = {"input": LONG, "stream": True, "response_format": "pcm"}
     with httpx.stream("POST", f"{server.url}/v1/audio/speech", json=body, timeout=WAIT_S) as one:
-        next(one.iter_raw())
+        ones = one.iter_raw()  # kept: an iterator that is dropped closes its answer
+        assert next(ones)
         with httpx.stream("POST", f"{server.url}/v1/audio/speech", json=body, timeout=WAIT_S) as other:
-            next(other.iter_raw())
+            others = other.iter_raw()
+            assert next(others)
             assert server.speak(input="no room").status_code == 503
     with pytest.raises(httpx.RemoteProtocolError):
         server.speak(input="text @fail=decode:20@ @patches=40@", stream=True)
