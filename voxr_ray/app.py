@@ -25,6 +25,7 @@ from voxr_ray.serve.access import with_keys
 from voxr_ray.serve.library import Library
 from voxr_ray.serve.replica import Replica
 from voxr_ray.serve.router import Router
+from voxr_ray.serve.spelling import is_installed
 
 _log = logging.getLogger(__name__)
 
@@ -101,6 +102,8 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"library_options cannot be used: {str(error).splitlines()[0]}") from error
     replicas = replica.bind(settings, partial(model_factory, settings))
+    if settings.normalize and not is_installed():
+        raise ConfigurationError("normalize needs a library: pip install 'voxr_ray[normalize]'", param="normalize")
     application: serve.Application = router.bind(settings, replicas, library.bind(settings))
     return application
 
@@ -121,6 +124,9 @@ def check_model(settings: Settings) -> Settings:
     check_checkpoint(folder)
     own = load_settings(folder)
     defaults = own.defaults.model_dump(exclude_none=True)
+    if defaults.get("normalize") and not is_installed():
+        _log.warning("this checkpoint reads numbers only in words: pip install 'voxr_ray[normalize]' spells them out")
+        del defaults["normalize"]
     chosen = {name: value for name, value in defaults.items() if name not in settings.model_fields_set}
     return settings.model_copy(update={"model_name": settings.model_name or own.name} | chosen)
 

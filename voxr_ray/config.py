@@ -139,6 +139,10 @@ class Settings(BaseModel):
     retry_badcase_ratio_threshold: Annotated[Number, Field(gt=0, le=100)] = 6.0
     """Patches per text token from which a take counts as bad; it bounds every take."""
 
+    normalize: StrictBool = False
+    """Whether numbers, dates, money and abbreviations are spelled out (English, Chinese, Japanese). Needs
+    ``pip install 'voxr_ray[normalize]'`` where routers run."""
+
     # ---- limits of a request ----
 
     max_input_chars: Annotated[Count, Field(ge=1, le=1_000_000)] = 4096
@@ -161,6 +165,11 @@ class Settings(BaseModel):
     """Items of one such request that are rendered at the same time."""
     request_timeout_s: Annotated[Number, Field(gt=0)] = 300.0
     """Seconds an answer may take in all: 408 before its first byte, a broken connection after it."""
+
+    stream_lead_seconds: Annotated[Number, Field(gt=0)] | None = None
+    """Seconds of audio an HTTP stream may be ahead of real time, which bounds what Serve's proxy keeps for a client
+    that does not read. Unset: streams are as fast as they are made. With it ``request_timeout_s`` has to cover the
+    playing time of the longest answer."""
 
     # ---- access ----
 

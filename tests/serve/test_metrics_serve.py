@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import time
 from collections.abc import Callable
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import httpx
 import numpy as np
 import pytest
+import soundfile
 
 from tests.serve.server import WAIT_S, Server
 from voxr_ray.messages import Reference, SynthRequest
@@ -54,6 +56,9 @@ def busy(deploy: Callable[..., Server]) -> Server:
     clip = Reference.of_clip(np.arange(-8000, 8000, dtype=np.int16), 16_000)
     for request in (SynthRequest(text="x", reference=clip), SynthRequest(text="y", reference=clip, cfg_value=3.0)):
         server.handle.synthesize.remote(request).result()
+    recording = io.BytesIO()
+    soundfile.write(recording, np.sin(np.arange(16_000) / 20) * 0.5, 16_000, format="WAV")
+    server.handle.encode_reference.remote(recording.getvalue()).result()
     assert server.speak(input="fine @patches=4@", stream=True).status_code == 200
     assert server.speak(input="wrong", speed=2).status_code == 400
     assert server.speak(input="broken @fail=prefill@").status_code == 500

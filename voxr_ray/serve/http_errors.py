@@ -1,7 +1,7 @@
 """How errors look over HTTP: one table from class to status, one shape for all of them.
 
 The shape is OpenAI's, ``{"error": {"message", "type", "param", "code"}}``, for every answer a router gives,
-including unknown paths and methods. What Serve's own proxy answers before a router is reached has no such shape.
+including unknown paths and methods. :mod:`voxr_ray.serve.proxy` gives it to what Serve's own proxy answers.
 """
 
 from __future__ import annotations
@@ -52,6 +52,10 @@ class UnknownModel(RequestError):
     """The request asks for a model that is not the one served."""
 
 
+class UnknownPath(RequestError):
+    """Nothing is served at the path of the request."""
+
+
 class Unauthorized(RequestError):
     """The request carries no key of this server's, or a wrong one."""
 
@@ -84,6 +88,7 @@ _TABLE: dict[type[VoxrError], _Row] = {
     UnknownVoice: _Row(404, _CALLER, "voice_not_found"),
     VoiceExists: _Row(409, _CALLER, "voice_exists"),
     UnknownModel: _Row(404, _CALLER, "model_not_found"),
+    UnknownPath: _Row(404, _CALLER, "not_found"),
     BodyTooLarge: _Row(413, _CALLER, "body_too_large"),
     UnsupportedMediaType: _Row(415, _CALLER, "unsupported_media_type"),
     RequestError: _Row(400, _CALLER, "invalid_request"),

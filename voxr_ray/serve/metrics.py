@@ -164,7 +164,7 @@ class RouterMetrics:
         self._board = board or RayBoard(ROUTER_METRICS)
         self.clock = clock
         self._running: set[Render] = set()
-        self._publish_running()
+        self.publish()
 
     def render(self, kind: RenderKind, request: SynthRequest, begun_s: float | None = None) -> Render:
         """A render about to begin: a context that ends with it, whichever way.
@@ -197,7 +197,7 @@ class RouterMetrics:
     def begun(self, render: Render) -> None:
         """Note that a render runs."""
         self._running.add(render)
-        self._publish_running()
+        self.publish()
 
     def audio(self, render: Render, seconds: float, first: bool) -> None:
         """Note audio that a render handed out."""
@@ -208,16 +208,18 @@ class RouterMetrics:
     def ended(self, render: Render, outcome: str, error: str) -> None:
         """Note that a render has ended, here and in the log."""
         self._running.discard(render)
-        self._publish_running()
+        self.publish()
         self._board.add("voxr_renders", 1, kind=render.kind, outcome=outcome, error=error)
         if outcome == "served" and render.audio_s > 0:
             self._board.observe("voxr_real_time_factor", render.waited_s / render.audio_s, kind=render.kind)
         _log.info("render %s: %s", outcome, render, extra=render.facts | {"outcome": outcome, "error_class": error})
 
-    def _publish_running(self) -> None:
+    def publish(self) -> None:
+        """Publish the state of now. Any thread."""
+        running = tuple(self._running)  # copied in one go: the event loop may change the set meanwhile
         for kind in RenderKind:
-            self._board.set("voxr_renders_running", sum(each.kind is kind for each in self._running), kind=kind)
-        self._board.set("voxr_samplers_running", len({each.sampler for each in self._running}))
+            self._board.set("voxr_renders_running", sum(each.kind is kind for each in running), kind=kind)
+        self._board.set("voxr_samplers_running", len({each.sampler for each in running}))
 
 
 class Render:

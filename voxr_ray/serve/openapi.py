@@ -17,8 +17,8 @@ from voxr_ray.encode import AudioFormat
 from voxr_ray.messages import SynthRequest
 from voxr_ray.serve.batch import SHARED_FIELDS, BatchBody
 from voxr_ray.serve.http_errors import error_table
-from voxr_ray.serve.http_schema import SpeechBody
 from voxr_ray.serve.output import EVENT_STREAM
+from voxr_ray.serve.speech_body import SpeechBody
 
 _TEXT = {"type": "string"}
 _TEXT_OR_NULL = {"type": ["string", "null"]}

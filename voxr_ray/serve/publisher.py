@@ -1,12 +1,14 @@
-"""A thread that publishes an engine's state as metrics, for as long as its replica lives."""
+"""A thread that publishes metrics once a second, for as long as the replica or router lives.
+
+Not only on a change: Ray forgets the value of a gauge once it has collected it, so a state that is not published again
+is gone from the next scrape.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
-
-from voxr_ray.engine.engine import Engine
-from voxr_ray.serve.metrics import EngineMetrics
+from collections.abc import Callable
 
 _log = logging.getLogger(__name__)
 
@@ -17,17 +19,15 @@ PERIOD_S = 1.0
 class Publisher:
     """Publishes once a period, and once more at the end.
 
-    A thread of its own, so that metrics go on while the replica's event loop is busy.
+    A thread of its own, so that metrics go on while the event loop is busy.
 
     Args:
-        engine: Whose state it is.
-        metrics: Where it goes.
+        publish: Publishes the state of now; runs on the thread.
         period_s: Seconds between two publications.
     """
 
-    def __init__(self, engine: Engine, metrics: EngineMetrics, period_s: float = PERIOD_S) -> None:
-        self._engine = engine
-        self._metrics = metrics
+    def __init__(self, publish: Callable[[], None], period_s: float = PERIOD_S) -> None:
+        self._work = publish
         self._period_s = period_s
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="voxr-metrics", daemon=True)
@@ -45,6 +45,6 @@ class Publisher:
 
     def _publish(self) -> None:
         try:
-            self._metrics.publish(self._engine.snapshot(), self._engine.record.steps())
+            self._work()
         except Exception:  # noqa: BLE001  (a fault in the metrics must cost metrics only, and one period of them)
             _log.exception("metrics could not be published")

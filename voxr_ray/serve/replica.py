@@ -68,7 +68,8 @@ class Replica:
         self._engine = Engine(model_factory, engine_options(settings))
         self._engine.start()
         self._info = ReplicaInfo(spec=self._engine.spec, notice=getattr(self._engine.model, "notice", None))
-        self._publisher = Publisher(self._engine, EngineMetrics())
+        engine, metrics = self._engine, EngineMetrics()
+        self._publisher = Publisher(lambda: metrics.publish(engine.snapshot(), engine.record.steps()))
         _log.info("serving %s, %d slots", settings.served_name, settings.max_batch)
 
     async def info(self) -> ReplicaInfo:

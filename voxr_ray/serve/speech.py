@@ -37,9 +37,12 @@ from voxr_ray.serve.output import (
 )
 from voxr_ray.serve.remote import fetch_both
 from voxr_ray.serve.responses import AudioStream, StreamBroken
+from voxr_ray.serve.spelling import Language, Speller
+from voxr_ray.serve.text import compose, style_of
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import ReplicaInfo
 from voxr_ray.serve.voices import Voices, spoken_with
+from voxr_ray.serve.ws_flow import Flow
 
 _log = logging.getLogger(__name__)
 
@@ -73,6 +76,7 @@ class SpeechService:
         self.metrics = metrics or RouterMetrics()
         self._replicas = replicas
         self._info: ReplicaInfo | None = None
+        self._speller = Speller()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode")
 
     async def info(self) -> ReplicaInfo:
@@ -99,6 +103,7 @@ class SpeechService:
             begun_s: When its caller asked for it, by the clock of the metrics; now by default.
         """
         with self.metrics.render(RenderKind.WHOLE, request, begun_s) as render:
+            request = await self.spelled(request)
             parts = await self._parts(request)
             if parts:
                 result = await render_parts(await self.narrator(request), parts)
@@ -112,6 +117,7 @@ class SpeechService:
     ) -> AsyncGenerator[AudioChunk, None]:
         """Render a text of any length and pass its chunks on; close it to leave. Arguments are those of `render`."""
         with self.metrics.render(RenderKind.STREAM, request, begun_s) as render:
+            request = await self.spelled(request)
             parts = await self._parts(request)
             source = stream_parts(await self.narrator(request), parts) if parts else self.stream_one(request)
             async with aclosing(source) as chunks:
@@ -119,6 +125,26 @@ class SpeechService:
                     render.came(len(chunk.samples), chunk.sample_rate_hz)
                     yield chunk
                     render.asked()
+
+    async def spelled(self, request: SynthRequest) -> SynthRequest:
+        """The request with its text in words, if it asks for that; the style it may begin with stays as it is.
+
+        Raises:
+            InvalidRequest: The text cannot be spelled out.
+        """
+        if not request.normalize:
+            return request
+        style, text = style_of(request.text)
+        text = await self.spell_out(text, request.normalize)
+        return request.model_copy(update={"text": style + text, "normalize": False})
+
+    async def spell_out(self, text: str, wanted: bool | Language) -> str:
+        """A text in words, safe to follow a style.
+
+        Raises:
+            InvalidRequest: It cannot be spelled out.
+        """
+        return compose(await self.in_thread(self._speller.spell_out, text, wanted), None)
 
     async def narrator(self, request: SynthRequest) -> Narrator:
         """What renders the parts of a text that has some."""
@@ -268,6 +294,8 @@ class SpeechService:
         chunk: AudioChunk | None = first
         summary: Summary | None = None
         wrap = delta_event if speech.sse else bytes
+        lead_s = self.settings.stream_lead_seconds
+        flow = None if lead_s is None else Flow(lead_s)
         with closing(encoder):
             try:
                 while chunk is not None:
@@ -275,6 +303,9 @@ class SpeechService:
                     data = (
                         encoder.encode(chunk.samples) if inline else await self.in_thread(encoder.encode, chunk.samples)
                     )
+                    if flow is not None:
+                        async with asyncio.timeout_at(deadline):
+                            await flow.room(len(data), len(chunk.samples) / chunk.sample_rate_hz)
                     if data:
                         yield wrap(data)
                     summary = chunk.summary

@@ -22,6 +22,7 @@ from voxr_ray.serve.http_schema import Speech
 from voxr_ray.serve.metrics import Render, RenderKind
 from voxr_ray.serve.narration import Narrator
 from voxr_ray.serve.speech import SpeechService
+from voxr_ray.serve.spelling import Language
 from voxr_ray.serve.text import compose
 from voxr_ray.serve.ws_flow import Flow
 from voxr_ray.serve.ws_messages import Config, error_message
@@ -70,6 +71,7 @@ class Speaker:
         self._current: asyncio.Task[None] | None = None
         self._narrator: Narrator | None = None
         self._format = AudioFormat.WAV
+        self._normalize: bool | Language = False
         self._in_frames = False
         self._said = 0
 
@@ -148,7 +150,9 @@ class Speaker:
         limit_s = self._speech.settings.request_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                self._narrator = await self._speech.narrator(await self._speech.complete(speech))
+                request = await self._speech.complete(speech)
+                self._normalize = request.normalize
+                self._narrator = await self._speech.narrator(request.model_copy(update={"normalize": False}))
         except TimeoutError:
             await self._send(error_message(RequestTimeout(f"no replica was there within {limit_s:g} s")))
             return
@@ -166,7 +170,10 @@ class Speaker:
         started = failed = False
         held: list[bytes] = []
         try:
-            async with aclosing(self._chunks(narrator, compose(sentence, None))) as chunks:
+            text = compose(sentence, None)
+            if self._normalize:
+                text = await self._speech.spell_out(text, self._normalize)
+            async with aclosing(self._chunks(narrator, text)) as chunks:
                 async for chunk in chunks:
                     if not started:
                         started = True

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,16 @@ def test_the_autoscaler_aims_at_a_batch_nearly_full_and_uses_the_projects_policy
     assert (config.upscale_delay_s, config.downscale_delay_s, config.look_back_period_s) == (5, 600, 15)
     assert config.policy.policy_function == autoscaling.POLICY
     assert deployments({})["Replica"]._deployment_config.autoscaling_config is None
+
+
+def test_spelling_out_needs_its_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    deployments({"normalize": True})
+    monkeypatch.setattr(import_module("voxr_ray.app"), "is_installed", lambda: False)
+    with pytest.raises(ConfigurationError, match=r"voxr_ray\[normalize\]"):
+        deployments({"normalize": True})
+    folder = write_checkpoint(tmp_path / "checkpoint", variant_config("concat_condition"))
+    (folder / "voxr.json").write_text(json.dumps({"defaults": {"normalize": True}}))
+    wished = Settings.load({"model": str(folder), "device": "cpu"}, {})
+    assert check_model(wished).normalize is False
+    monkeypatch.undo()
+    assert check_model(wished).normalize is True

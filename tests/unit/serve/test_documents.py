@@ -20,7 +20,7 @@ from tests.playback import decode, speech_like
 from tests.unit.serve.local import LocalServer
 from voxr_ray.config import Settings
 from voxr_ray.serve.http_errors import error_table
-from voxr_ray.serve.http_schema import SpeechBody
+from voxr_ray.serve.speech_body import SpeechBody
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 EXAMPLE = re.compile(

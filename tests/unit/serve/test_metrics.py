@@ -181,7 +181,8 @@ class TestEngineMetrics:
 
     def test_the_thread_publishes_and_ends_with_the_last_state(self, board: FakeBoard) -> None:
         with Engine(make_fake_model) as engine:
-            publisher = Publisher(engine, EngineMetrics(board), period_s=0.005)
+            metrics = EngineMetrics(board)
+            publisher = Publisher(lambda: metrics.publish(engine.snapshot(), engine.record.steps()), period_s=0.005)
             until = time.monotonic() + 20
             while not board.gauges:
                 assert time.monotonic() < until
@@ -204,7 +205,8 @@ class TestEngineMetrics:
 
         monkeypatch.setattr(board, "set", failing)
         with Engine(make_fake_model) as engine:
-            publisher = Publisher(engine, EngineMetrics(board), period_s=0.001)
+            metrics = EngineMetrics(board)
+            publisher = Publisher(lambda: metrics.publish(engine.snapshot(), engine.record.steps()), period_s=0.001)
             until = time.monotonic() + 20
             while not board.gauges:
                 assert time.monotonic() < until

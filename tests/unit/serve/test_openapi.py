@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.unit.serve.local import LocalServer
 from voxr_ray.serve.batch import SHARED_FIELDS
-from voxr_ray.serve.http_schema import SpeechBody
+from voxr_ray.serve.speech_body import SpeechBody
 
 OPERATIONS = [
     ("/v1/audio/speech", "POST"),
