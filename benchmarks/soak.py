@@ -106,7 +106,7 @@ async def limited(jobs: Sequence[Callable[[], Awaitable[str]]], most: int, title
 async def leavers(server: Server, requests: int, concurrency: int, seed: int = 0) -> Verdict:
     """Callers of every kind and format, half of whom leave: before, at and after the first audio, or unserved."""
     verdict = Verdict("leavers")
-    draw = random.Random(seed)  # noqa: S311
+    draw = random.Random(seed)
     before = (await server.snapshot()).record.counts
 
     async with client(server) as http:

@@ -15,6 +15,7 @@ from typing import Any
 
 import click
 from ray import serve
+from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import RayServeException
 
 from voxr_ray.config import Settings
@@ -25,6 +26,7 @@ from voxr_ray.serve.access import with_keys
 from voxr_ray.serve.library import Library
 from voxr_ray.serve.replica import Replica
 from voxr_ray.serve.router import Router
+from voxr_ray.serve.routing.request_router import SamplerRouter
 from voxr_ray.serve.spelling import is_installed
 
 _log = logging.getLogger(__name__)
@@ -76,6 +78,7 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
             name="Replica",
             max_ongoing_requests=settings.replica_max_ongoing,
             ray_actor_options=_actor_options(settings),
+            request_router_config=_routing(settings),
             **_scale(settings),
             **lifetime,
         )(Replica)
@@ -184,6 +187,21 @@ def _actor_options(settings: Settings) -> dict[str, Any]:
     if settings.device == "cuda" and not options["num_gpus"]:
         raise ConfigurationError("device is cuda, but replica_options reserves no GPU: set num_gpus or device=cpu")
     return options
+
+
+def _routing(settings: Settings) -> RequestRouterConfig:
+    """Who chooses replicas in the routers' handles, and how often replicas tell them what they run."""
+    options: dict[str, Any] = {
+        "request_router_class": SamplerRouter,
+        "request_router_kwargs": {
+            "width": settings.max_batch,
+            "room": settings.max_batch + settings.max_queue,
+            "keep_s": settings.routing_keep_s,
+        },
+        "request_routing_stats_period_s": settings.routing_report_s,
+        "request_routing_stats_timeout_s": settings.health_check_timeout_s,
+    }
+    return RequestRouterConfig(**options)
 
 
 def _scale(settings: Settings) -> dict[str, Any]:

@@ -93,6 +93,12 @@ class Settings(BaseModel):
     what ``device`` and ``threads`` imply."""
     router_replicas: Annotated[Count, Field(ge=1, le=1000)] = 1
     """Number of routers."""
+    routing_report_period_s: Annotated[Number, Field(gt=0)] | None = None
+    """Seconds between two reports of a replica to the routers. Unset: a quarter, and with more than 25 replicas as many
+    as keep the controller at 100 reports a second. A router that is alone hardly needs them."""
+    routing_keep_s: Annotated[Number, Field(ge=0)] = 10.0
+    """Seconds after its latest request for which a sampler counts as in use: as long as there are enough replicas, one
+    is kept free for each sampler in use, so that its requests do not wait for others'."""
     max_ongoing_requests: Annotated[Count, Field(ge=1)] | None = None
     """Calls Serve lets into a replica. Unset: ``max_batch + max_queue`` and a margin, so that the engine refuses and
     never Serve."""
@@ -315,6 +321,12 @@ class Settings(BaseModel):
         """Calls Serve lets into a router: never the first limit to be met."""
         replicas = self.max_replicas or self.num_replicas or 1
         return max(1000, math.ceil(2 * replicas * self.replica_max_ongoing / self.router_replicas))
+
+    @property
+    def routing_report_s(self) -> float:
+        """Seconds between two reports of a replica to the routers."""
+        replicas = self.max_replicas or self.num_replicas or 1
+        return self.routing_report_period_s or max(0.25, replicas / 100)
 
     @property
     def autoscaling_target(self) -> float:

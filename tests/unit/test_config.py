@@ -177,3 +177,13 @@ def test_the_deployment_file_is_valid() -> None:
             commented |= yaml.safe_load(text)
     assert len(commented) > 8
     Settings.load({key: value for key, value in application.args.items() if key != "num_replicas"} | commented, {})
+
+
+def test_reports_never_come_faster_than_the_controller_can_pass_them_on() -> None:
+    def period_s(**args: Any) -> float:
+        return Settings.load(args, {}).routing_report_s
+
+    assert period_s() == period_s(num_replicas=25) == 0.25
+    assert period_s(num_replicas=100) == period_s(max_replicas=100) == 1.0
+    assert period_s(num_replicas=1000) == 10.0
+    assert period_s(num_replicas=100, routing_report_period_s="0.5") == 0.5

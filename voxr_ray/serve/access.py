@@ -1,7 +1,8 @@
 """Who may call: the gate that asks for a key, and the keys themselves.
 
 The gate is ASGI middleware on a router's event loop and decides before a body is read. It guards WebSockets like
-requests. Only ``/health`` is open, for load balancers have no keys.
+requests. Open are ``/health``, for load balancers have no keys, and the pages and their files: they hold nothing of
+this server, and ask whoever opens them for a key.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from voxr_ray.config import Settings
 from voxr_ray.errors import ConfigurationError
 from voxr_ray.serve.http_errors import Unauthorized, code_of, error_response, status_of
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", "/", "/board"})
+OPEN_FOLDER = "/page/"
 
 _POLICY_VIOLATION = 1008
 
@@ -62,7 +64,8 @@ class KeyGate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, or answer 401 (a WebSocket is closed before it opens)."""
-        if scope["type"] not in ("http", "websocket") or _path(scope) in OPEN_PATHS:
+        path = _path(scope) if scope["type"] in ("http", "websocket") else None
+        if path is None or path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
             await self._app(scope, receive, send)
             return
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")

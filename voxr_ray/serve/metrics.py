@@ -25,7 +25,7 @@ from voxr_ray.serve.metric_names import ENGINE_METRICS, ROUTER_METRICS, Metric, 
 _log = logging.getLogger(__name__)
 
 
-class Board(Protocol):
+class Sink(Protocol):
     """Where values go. Names and labels are those of :mod:`voxr_ray.serve.metric_names`."""
 
     def add(self, name: str, value: float, **labels: str) -> None:
@@ -38,7 +38,7 @@ class Board(Protocol):
         """Put a value into a histogram."""
 
 
-class RayBoard:
+class RaySink:
     """Metric objects that Ray exports. In a deployment's constructor or later: only there Serve knows its labels.
 
     Args:
@@ -75,11 +75,11 @@ class EngineMetrics:
     """Metrics of one engine. One thread at a time.
 
     Args:
-        board: Where they go; Ray's by default.
+        sink: Where they go; Ray's by default.
     """
 
-    def __init__(self, board: Board | None = None) -> None:
-        self._board = board or RayBoard(ENGINE_METRICS)
+    def __init__(self, sink: Sink | None = None) -> None:
+        self._sink = sink or RaySink(ENGINE_METRICS)
         self._counted: dict[tuple[str, str, str], float] = {}
         self._latest_step: StepRecord | None = None
 
@@ -97,7 +97,7 @@ class EngineMetrics:
                 self._publish_step(step)
 
     def _publish_state(self, snapshot: EngineSnapshot) -> None:
-        batch, last, put = snapshot.record.batch, snapshot.record.last_step, self._board.set
+        batch, last, put = snapshot.record.batch, snapshot.record.last_step, self._sink.set
         put("voxr_engine_slots", snapshot.width)
         put("voxr_engine_rows", batch.rows)
         put("voxr_engine_occupancy", batch.rows / snapshot.width)
@@ -129,16 +129,16 @@ class EngineMetrics:
         key = name, label, value
         grown = total - self._counted.get(key, 0)
         self._counted[key] = total
-        self._board.add(f"voxr_engine_{name}", grown, **({label: value} if label else {}))
+        self._sink.add(f"voxr_engine_{name}", grown, **({label: value} if label else {}))
 
     def _publish_step(self, step: StepRecord) -> None:
         before, self._latest_step = self._latest_step, step
-        self._board.observe("voxr_engine_step_seconds", step.step_s)
-        self._board.observe("voxr_engine_decode_seconds", step.decode_s)
-        self._board.observe("voxr_engine_gap_seconds", step.gap_s)
-        self._board.add("voxr_engine_lanes", step.width)
+        self._sink.observe("voxr_engine_step_seconds", step.step_s)
+        self._sink.observe("voxr_engine_decode_seconds", step.decode_s)
+        self._sink.observe("voxr_engine_gap_seconds", step.gap_s)
+        self._sink.add("voxr_engine_lanes", step.width)
         if before is not None and before.sampler != step.sampler:
-            self._board.add("voxr_engine_sampler_changes", 1)
+            self._sink.add("voxr_engine_sampler_changes", 1)
 
 
 class RenderKind(StrEnum):
@@ -156,12 +156,12 @@ class RouterMetrics:
     """Metrics of one router. Runs on its event loop.
 
     Args:
-        board: Where they go; Ray's by default.
+        sink: Where they go; Ray's by default.
         clock: Monotonic seconds.
     """
 
-    def __init__(self, board: Board | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._board = board or RayBoard(ROUTER_METRICS)
+    def __init__(self, sink: Sink | None = None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._sink = sink or RaySink(ROUTER_METRICS)
         self.clock = clock
         self._running: set[Render] = set()
         self.publish()
@@ -178,19 +178,19 @@ class RouterMetrics:
 
     def http_error(self, status: int, code: str) -> None:
         """Count an answer that is an error."""
-        self._board.add("voxr_http_errors", 1, status=str(status), code=code)
+        self._sink.add("voxr_http_errors", 1, status=str(status), code=code)
 
     def broken_stream(self, code: str) -> None:
         """Count a stream that broke after its first byte."""
-        self._board.add("voxr_broken_streams", 1, code=code)
+        self._sink.add("voxr_broken_streams", 1, code=code)
 
     def retried(self) -> None:
         """Count a call that is made again on another replica before any audio."""
-        self._board.add("voxr_retries", 1)
+        self._sink.add("voxr_retries", 1)
 
     def resumed(self) -> None:
         """Count a stream that another replica goes on with."""
-        self._board.add("voxr_resumed_streams", 1)
+        self._sink.add("voxr_resumed_streams", 1)
 
     # ---- for renders ----
 
@@ -201,25 +201,25 @@ class RouterMetrics:
 
     def audio(self, render: Render, seconds: float, first: bool) -> None:
         """Note audio that a render handed out."""
-        self._board.add("voxr_audio_seconds", seconds, kind=render.kind)
+        self._sink.add("voxr_audio_seconds", seconds, kind=render.kind)
         if first:
-            self._board.observe("voxr_first_audio_seconds", render.first_audio_s or 0.0, kind=render.kind)
+            self._sink.observe("voxr_first_audio_seconds", render.first_audio_s or 0.0, kind=render.kind)
 
     def ended(self, render: Render, outcome: str, error: str) -> None:
         """Note that a render has ended, here and in the log."""
         self._running.discard(render)
         self.publish()
-        self._board.add("voxr_renders", 1, kind=render.kind, outcome=outcome, error=error)
+        self._sink.add("voxr_renders", 1, kind=render.kind, outcome=outcome, error=error)
         if outcome == "served" and render.audio_s > 0:
-            self._board.observe("voxr_real_time_factor", render.waited_s / render.audio_s, kind=render.kind)
+            self._sink.observe("voxr_real_time_factor", render.waited_s / render.audio_s, kind=render.kind)
         _log.info("render %s: %s", outcome, render, extra=render.facts | {"outcome": outcome, "error_class": error})
 
     def publish(self) -> None:
         """Publish the state of now. Any thread."""
         running = tuple(self._running)  # copied in one go: the event loop may change the set meanwhile
         for kind in RenderKind:
-            self._board.set("voxr_renders_running", sum(each.kind is kind for each in running), kind=kind)
-        self._board.set("voxr_samplers_running", len({each.sampler for each in running}))
+            self._sink.set("voxr_renders_running", sum(each.kind is kind for each in running), kind=kind)
+        self._sink.set("voxr_samplers_running", len({each.sampler for each in running}))
 
 
 class Render:

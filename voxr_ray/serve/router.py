@@ -20,6 +20,7 @@ from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.logs import set_up_logs
 from voxr_ray.serve.metrics import RouterMetrics
 from voxr_ray.serve.publisher import Publisher
+from voxr_ray.serve.routing.caller import RoutedReplicas
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import VoiceClip, VoiceInfo
@@ -40,7 +41,7 @@ class Router:
         set_up_logs()
         metrics = RouterMetrics()
         self._publisher = Publisher(metrics.publish)
-        self._speech = SpeechService(settings, Replicas(replicas), Voices(Replicas(library)), metrics)
+        self._speech = SpeechService(settings, RoutedReplicas(replicas), Voices(Replicas(library)), metrics)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """The HTTP application; Serve asks for it after the constructor."""

@@ -22,6 +22,7 @@ from voxr_ray.config import Settings
 from voxr_ray.encode import AudioEncoder, encode_whole
 from voxr_ray.errors import EngineError, InvalidRequest, VoxrError
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
+from voxr_ray.serve.board import Board
 from voxr_ray.serve.http_errors import RequestTimeout, code_of
 from voxr_ray.serve.http_schema import Speech, parse_speech
 from voxr_ray.serve.metrics import RenderKind, RouterMetrics
@@ -74,6 +75,7 @@ class SpeechService:
         self.settings = settings
         self.voices = voices
         self.metrics = metrics or RouterMetrics()
+        self.board = Board(replicas)
         self._replicas = replicas
         self._info: ReplicaInfo | None = None
         self._speller = Speller()

@@ -46,6 +46,13 @@ def test_limits_and_times_are_derived() -> None:
     assert built["Router"]._deployment_config.max_ongoing_requests >= 1000
 
 
+def test_replicas_are_chosen_by_sampler() -> None:
+    config = deployments({"max_batch": 8, "max_queue": 4})["Replica"]._deployment_config.request_router_config
+    assert config.get_request_router_class().__name__ == "SamplerRouter"
+    assert config.request_router_kwargs == {"width": 8, "room": 12, "keep_s": 10.0}
+    assert config.request_routing_stats_period_s == 0.25
+
+
 def test_a_device_becomes_actor_options() -> None:
     def options(**args: Any) -> dict[str, Any]:
         chosen: dict[str, Any] = deployments(args)["Replica"].ray_actor_options

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.fakes.board import FakeBoard
 from tests.fakes.driver import Driver, request
+from tests.fakes.sink import FakeSink
 from tests.fakes.slot_model import make_fake_model
 from tests.unit.serve.local import LocalServer
 from voxr_ray.engine.engine import Engine
@@ -21,7 +21,7 @@ from voxr_ray.engine.ticket import EngineSnapshot
 from voxr_ray.errors import Cancelled, ModelError, Overloaded, TooLarge
 from voxr_ray.messages import SynthRequest, SynthResult
 from voxr_ray.serve.metric_names import ALL_METRICS, ENGINE_METRICS, ROUTER_METRICS, MetricKind
-from voxr_ray.serve.metrics import EngineMetrics, RayBoard, RenderKind, RouterMetrics
+from voxr_ray.serve.metrics import EngineMetrics, RaySink, RenderKind, RouterMetrics
 from voxr_ray.serve.publisher import Publisher
 
 LONG = "a text that would take very long " * 5 + "@patches=never@"
@@ -43,17 +43,17 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def board() -> FakeBoard:
-    return FakeBoard()
+def sink() -> FakeSink:
+    return FakeSink()
 
 
 @pytest.fixture
-def metrics(board: FakeBoard, clock: Clock) -> RouterMetrics:
-    return RouterMetrics(board, clock)
+def metrics(sink: FakeSink, clock: Clock) -> RouterMetrics:
+    return RouterMetrics(sink, clock)
 
 
-def running(board: FakeBoard) -> dict[str, float]:
-    return {kind: board.gauge("voxr_renders_running", kind=kind) for kind in RenderKind}
+def running(sink: FakeSink) -> dict[str, float]:
+    return {kind: sink.gauge("voxr_renders_running", kind=kind) for kind in RenderKind}
 
 
 @pytest.mark.parametrize(
@@ -70,30 +70,28 @@ def running(board: FakeBoard) -> dict[str, float]:
     ],
 )
 def test_a_render_is_counted_once_however_it_ends(
-    metrics: RouterMetrics, board: FakeBoard, error: BaseException | None, outcome: str, name: str
+    metrics: RouterMetrics, sink: FakeSink, error: BaseException | None, outcome: str, name: str
 ) -> None:
     with suppress(BaseException), metrics.render(RenderKind.WHOLE, SynthRequest(text="x")):
-        assert running(board) == {"whole": 1, "stream": 0, "session": 0}
-        assert board.gauge("voxr_samplers_running") == 1
+        assert running(sink) == {"whole": 1, "stream": 0, "session": 0}
+        assert sink.gauge("voxr_samplers_running") == 1
         if error is not None:
             raise error
-    assert board.total("voxr_renders") == 1
-    assert board.total("voxr_renders", kind="whole", outcome=outcome, error=name) == 1
-    assert set(running(board).values()) == {0}
-    assert board.gauge("voxr_samplers_running") == 0
+    assert sink.total("voxr_renders") == 1
+    assert sink.total("voxr_renders", kind="whole", outcome=outcome, error=name) == 1
+    assert set(running(sink).values()) == {0}
+    assert sink.gauge("voxr_samplers_running") == 0
 
 
-def test_different_samplers_are_counted(metrics: RouterMetrics, board: FakeBoard) -> None:
+def test_different_samplers_are_counted(metrics: RouterMetrics, sink: FakeSink) -> None:
     renders = [metrics.render(RenderKind.STREAM, SynthRequest(text="x", cfg_value=cfg)) for cfg in (1.0, 2.0, 2.0)]
     for render in renders:
         render.__enter__()
-    assert running(board)["stream"] == 3
-    assert board.gauge("voxr_samplers_running") == 2
+    assert running(sink)["stream"] == 3
+    assert sink.gauge("voxr_samplers_running") == 2
 
 
-def test_a_listener_who_reads_slowly_makes_nothing_slower(
-    metrics: RouterMetrics, board: FakeBoard, clock: Clock
-) -> None:
+def test_a_listener_who_reads_slowly_makes_nothing_slower(metrics: RouterMetrics, sink: FakeSink, clock: Clock) -> None:
     begun_s = clock() - 0.5  # a body was parsed and a voice looked up
     with metrics.render(RenderKind.STREAM, SynthRequest(text="x"), begun_s) as render:
         clock.now_s += 1.5
@@ -105,17 +103,17 @@ def test_a_listener_who_reads_slowly_makes_nothing_slower(
         render.asked()
         clock.now_s += 1.0
         render.came(48_000, 48_000)
-    assert board.observed("voxr_first_audio_seconds", kind="stream") == [3.0]
-    assert board.observed("voxr_real_time_factor", kind="stream") == [2.0]
-    assert board.total("voxr_audio_seconds", kind="stream") == 2.0
+    assert sink.observed("voxr_first_audio_seconds", kind="stream") == [3.0]
+    assert sink.observed("voxr_real_time_factor", kind="stream") == [2.0]
+    assert sink.total("voxr_audio_seconds", kind="stream") == 2.0
 
 
-def test_only_a_served_render_has_a_real_time_factor(metrics: RouterMetrics, board: FakeBoard) -> None:
+def test_only_a_served_render_has_a_real_time_factor(metrics: RouterMetrics, sink: FakeSink) -> None:
     with suppress(ModelError), metrics.render(RenderKind.STREAM, SynthRequest(text="x")) as render:
         render.came(48_000, 48_000)
         raise ModelError("x")
-    assert board.observed("voxr_real_time_factor", kind="stream") == []
-    assert board.total("voxr_audio_seconds") == 1
+    assert sink.observed("voxr_real_time_factor", kind="stream") == []
+    assert sink.total("voxr_audio_seconds") == 1
 
 
 def test_a_structured_log_tells_of_every_render(
@@ -147,68 +145,68 @@ def speak(engine: Engine, text: str, **fields: Any) -> None:
 class TestEngineMetrics:
     """A record becomes metrics: nothing twice, nothing lost, nothing left."""
 
-    def test_counters_grow_by_what_is_new(self, board: FakeBoard) -> None:
-        metrics = EngineMetrics(board)
+    def test_counters_grow_by_what_is_new(self, sink: FakeSink) -> None:
+        metrics = EngineMetrics(sink)
         with Engine(make_fake_model, EngineOptions(max_batch=4)) as engine:
             speak(engine, "first @patches=4@")
             for _ in range(2):
                 metrics.publish(engine.snapshot(), engine.record.steps())
-            assert board.total("voxr_engine_finished", reason="stop") == 1
+            assert sink.total("voxr_engine_finished", reason="stop") == 1
             speak(engine, "second @patches=6@", cfg_value=3.0)
             metrics.publish(engine.snapshot(), engine.record.steps())
             counts = engine.snapshot().record.counts
-        assert board.total("voxr_engine_finished", reason="stop") == 2
-        assert board.total("voxr_engine_patches") == counts.patches == 10
-        assert board.total("voxr_engine_steps") == counts.steps == 10
-        assert len(board.observed("voxr_engine_step_seconds")) == 10
-        assert board.total("voxr_engine_lanes") == 10
-        assert board.total("voxr_engine_sampler_changes") == 1
-        assert board.gauge("voxr_engine_slots") == 4
+        assert sink.total("voxr_engine_finished", reason="stop") == 2
+        assert sink.total("voxr_engine_patches") == counts.patches == 10
+        assert sink.total("voxr_engine_steps") == counts.steps == 10
+        assert len(sink.observed("voxr_engine_step_seconds")) == 10
+        assert sink.total("voxr_engine_lanes") == 10
+        assert sink.total("voxr_engine_sampler_changes") == 1
+        assert sink.gauge("voxr_engine_slots") == 4
         for name in ("rows", "occupancy", "width", "renders", "queue", "held", "samplers"):
-            assert board.gauge(f"voxr_engine_{name}") == 0
+            assert sink.gauge(f"voxr_engine_{name}") == 0
 
-    def test_the_batch_is_seen_while_it_runs(self, board: FakeBoard) -> None:
+    def test_the_batch_is_seen_while_it_runs(self, sink: FakeSink) -> None:
         driver = Driver(max_batch=2)
         replies = [driver.submit(request(text="long @patches=30@", seed=n)) for n in range(3)]
         other = driver.submit(request(text="other @patches=3@", cfg_value=3.0))
         driver.cycle(4)
-        EngineMetrics(board).publish(EngineSnapshot(2, driver.inbox.load, driver.record.snapshot()), ())
-        seen = {name: board.gauge(f"voxr_engine_{name}") for name in ("rows", "width", "renders", "queue", "samplers")}
+        EngineMetrics(sink).publish(EngineSnapshot(2, driver.inbox.load, driver.record.snapshot()), ())
+        seen = {name: sink.gauge(f"voxr_engine_{name}") for name in ("rows", "width", "renders", "queue", "samplers")}
         assert seen == {"rows": 2, "width": 2, "renders": 4, "queue": 2, "samplers": 1}
-        assert board.gauge("voxr_engine_held") == 1
-        assert board.gauge("voxr_engine_occupancy") == 1
+        assert sink.gauge("voxr_engine_held") == 1
+        assert sink.gauge("voxr_engine_occupancy") == 1
         assert not any(reply.ended for reply in (*replies, other))
 
-    def test_the_thread_publishes_and_ends_with_the_last_state(self, board: FakeBoard) -> None:
+    def test_the_thread_publishes_and_ends_with_the_last_state(self, sink: FakeSink) -> None:
         with Engine(make_fake_model) as engine:
-            metrics = EngineMetrics(board)
+            metrics = EngineMetrics(sink)
             publisher = Publisher(lambda: metrics.publish(engine.snapshot(), engine.record.steps()), period_s=0.005)
             until = time.monotonic() + 20
-            while not board.gauges:
+            while not sink.gauges:
                 assert time.monotonic() < until
                 time.sleep(0.001)
             speak(engine, "hello @patches=4@")
             publisher.close()
-        assert board.total("voxr_engine_patches") == 4
-        assert board.gauge("voxr_engine_rows") == 0
+        assert sink.total("voxr_engine_patches") == 4
+        assert sink.gauge("voxr_engine_rows") == 0
 
     def test_a_fault_in_the_metrics_costs_metrics_only(
-        self, board: FakeBoard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+        self, sink: FakeSink, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
         faults = iter([RuntimeError("once")])
-        original = board.set
+        original = sink.set
 
         def failing(name: str, value: float, **labels: str) -> None:
             for fault in faults:
                 raise fault
             original(name, value, **labels)
 
-        monkeypatch.setattr(board, "set", failing)
+        monkeypatch.setattr(sink, "set", failing)
         with Engine(make_fake_model) as engine:
-            metrics = EngineMetrics(board)
+            metrics = EngineMetrics(sink)
             publisher = Publisher(lambda: metrics.publish(engine.snapshot(), engine.record.steps()), period_s=0.001)
             until = time.monotonic() + 20
-            while not board.gauges:
+            while not sink.gauges:
                 assert time.monotonic() < until
                 time.sleep(0.001)
             publisher.close()
@@ -249,15 +247,15 @@ async def test_after_all_kinds_of_ends_every_gauge_is_zero(local: LocalServer) -
         ]
     await asyncio.gather(*calls)
     snapshot = await settled(local)
-    total, board = local.board.total, local.board
+    total, sink = local.sink.total, local.sink
     assert total("voxr_renders", outcome="served") == 16
     assert total("voxr_renders", outcome="cancelled") == 16
     assert total("voxr_renders", outcome="failed", error="ModelError") == 8
     assert total("voxr_http_errors", status="400", code="invalid_value") == 8
     assert total("voxr_http_errors", status="500", code="internal_error") == 8
-    assert set(running(board).values()) == {0}
-    assert board.gauge("voxr_samplers_running") == 0
-    engine = FakeBoard()
+    assert set(running(sink).values()) == {0}
+    assert sink.gauge("voxr_samplers_running") == 0
+    engine = FakeSink()
     EngineMetrics(engine).publish(snapshot, ())
     busy = {key: value for key, value in engine.gauges.items() if value}
     assert {name for name, _ in busy} == {"voxr_engine_slots"}
@@ -266,40 +264,40 @@ async def test_after_all_kinds_of_ends_every_gauge_is_zero(local: LocalServer) -
 async def test_a_stream_that_breaks_is_counted(local: LocalServer) -> None:
     with suppress(Exception):
         await local.speak(input="text @fail=decode:20@ @patches=40@", stream=True)
-    assert local.board.total("voxr_broken_streams", code="internal_error") == 1
-    assert local.board.total("voxr_renders", kind="stream", outcome="failed", error="ModelError") == 1
-    assert local.board.total("voxr_http_errors") == 0
+    assert local.sink.total("voxr_broken_streams", code="internal_error") == 1
+    assert local.sink.total("voxr_renders", kind="stream", outcome="failed", error="ModelError") == 1
+    assert local.sink.total("voxr_http_errors") == 0
 
 
 async def test_refused_keys_are_counted() -> None:
     local = LocalServer({"api_keys": "secret"})
     assert (await local.speak(input="x")).status_code == 401
-    assert local.board.total("voxr_http_errors", status="401", code="invalid_api_key") == 1
-    assert local.board.total("voxr_renders") == 0
+    assert local.sink.total("voxr_http_errors", status="401", code="invalid_api_key") == 1
+    assert local.sink.total("voxr_renders") == 0
     await local.close()
 
 
-def test_failover_is_counted(metrics: RouterMetrics, board: FakeBoard) -> None:
+def test_failover_is_counted(metrics: RouterMetrics, sink: FakeSink) -> None:
     metrics.retried()
     metrics.resumed()
-    assert (board.total("voxr_retries"), board.total("voxr_resumed_streams")) == (1, 1)
+    assert (sink.total("voxr_retries"), sink.total("voxr_resumed_streams")) == (1, 1)
 
 
 def test_ray_takes_every_metric_of_the_table() -> None:
     names = [metric.name for metric in ALL_METRICS]
     assert len(set(names)) == len(names)
     for metrics in (ENGINE_METRICS, ROUTER_METRICS):
-        board = RayBoard(metrics)
+        sink = RaySink(metrics)
         for metric in metrics:
             labels = dict.fromkeys(metric.labels, "x")
             match metric.kind:
                 case MetricKind.COUNTER:
-                    board.add(metric.name, 0, **labels)
-                    board.add(metric.name, 2, **labels)
+                    sink.add(metric.name, 0, **labels)
+                    sink.add(metric.name, 2, **labels)
                 case MetricKind.GAUGE:
-                    board.set(metric.name, 0, **labels)
+                    sink.set(metric.name, 0, **labels)
                 case MetricKind.HISTOGRAM:
                     assert list(metric.boundaries) == sorted(set(metric.boundaries))
-                    board.observe(metric.name, 0.5, **labels)
+                    sink.observe(metric.name, 0.5, **labels)
         with pytest.raises(KeyError):
-            board.set("voxr_nonsense", 1)
+            sink.set("voxr_nonsense", 1)

@@ -28,6 +28,7 @@ OPERATIONS = [
     ("/v1/audio/voices/{name}", "DELETE"),
     ("/v1/models", "GET"),
     ("/v1/models/{model_id}", "GET"),
+    ("/v1/board", "GET"),
     ("/health", "GET"),
 ]
 

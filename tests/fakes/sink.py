@@ -1,4 +1,4 @@
-"""A board of metrics that remembers. It refuses what Ray would only drop: unknown names, wrong labels, wrong kinds."""
+"""A sink of metrics that remembers. It refuses what Ray would only drop: unknown names, wrong labels, wrong kinds."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _BY_NAME = {metric.name: metric for metric in ALL_METRICS}
 Series = tuple[str, frozenset[tuple[str, str]]]
 
 
-class FakeBoard:
-    """Stands in for :class:`voxr_ray.serve.metrics.RayBoard`."""
+class FakeSink:
+    """Stands in for :class:`voxr_ray.serve.metrics.RaySink`."""
 
     def __init__(self) -> None:
         self.totals: dict[Series, float] = defaultdict(float)
