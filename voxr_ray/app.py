@@ -21,6 +21,7 @@ from ray.serve.exceptions import RayServeException
 from voxr_ray.config import Settings
 from voxr_ray.engine.model import SlotModel
 from voxr_ray.errors import ConfigurationError
+from voxr_ray.serve import autoscaling
 from voxr_ray.serve.access import with_keys
 from voxr_ray.serve.library import Library
 from voxr_ray.serve.replica import Replica, end_process
@@ -268,5 +269,7 @@ def _scale(settings: Settings) -> dict[str, Any]:
             "target_ongoing_requests": settings.autoscaling_target,
             "upscale_delay_s": settings.upscale_delay_s,
             "downscale_delay_s": settings.downscale_delay_s,
+            "look_back_period_s": settings.scaling_look_back_s,
+            "policy": {"policy_function": autoscaling.POLICY},
         }
     }

@@ -85,6 +85,9 @@ class Settings(BaseModel):
     """Seconds of high load before replicas are added."""
     downscale_delay_s: Annotated[Number, Field(ge=0)] = 600.0
     """Seconds of low load before replicas are removed."""
+    scaling_look_back_s: Annotated[Number, Field(gt=0)] = 20.0
+    """Seconds over which load is averaged for the autoscaler. Replicas and routers report every ten seconds (Ray's
+    ``RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S`` and ``RAY_SERVE_REPLICA_…``)."""
     replica_options: dict[str, Any] = Field(default_factory=dict)
     """Ray actor options of a replica (``num_cpus``, ``num_gpus``, ``resources``, ``runtime_env``, …); they override
     what ``device`` and ``threads`` imply."""
@@ -266,8 +269,14 @@ class Settings(BaseModel):
             raise ValueError("min_replicas needs max_replicas: set both, or num_replicas alone")
         if most is None and self.target_ongoing_requests is not None:
             raise ValueError("target_ongoing_requests needs max_replicas: without it nothing scales")
-        if most is not None and (self.min_replicas or 0) > most:
-            raise ValueError(f"min_replicas = {self.min_replicas} is above max_replicas = {most}")
+        least = 1 if self.min_replicas is None else self.min_replicas
+        if most is not None and least > most:
+            raise ValueError(f"min_replicas = {least} is above max_replicas = {most}")
+        if most is not None and self.downscale_delay_s < self.upscale_delay_s:
+            raise ValueError(
+                f"downscale_delay_s = {self.downscale_delay_s:g} is below upscale_delay_s = {self.upscale_delay_s:g}: "
+                "replicas would go before a load as brief as theirs could bring them back"
+            )
         room = self.max_batch + self.max_queue
         if self.max_ongoing_requests is not None and self.max_ongoing_requests < room:
             raise ValueError(

@@ -43,6 +43,7 @@ def serve_url(ray_folder: Path) -> Iterator[str]:
         include_dashboard=False,
         object_store_memory=200 * 2**20,
         log_to_driver=False,
+        _system_config={"metrics_report_interval_ms": 500},
         _temp_dir=str(ray_folder),
     )
     with socket.socket() as free:

@@ -123,6 +123,7 @@ def test_bad_values_are_refused_by_name(name: str, value: Any) -> None:
         ({"min_replicas": 2}, "needs max_replicas"),
         ({"target_ongoing_requests": 2}, "needs max_replicas"),
         ({"min_replicas": 3, "max_replicas": 2}, "min_replicas = 3 is above max_replicas = 2"),
+        ({"max_replicas": 2, "upscale_delay_s": 60, "downscale_delay_s": 30}, "downscale_delay_s = 30 is below"),
         ({"max_batch": 8, "max_queue": 2, "max_ongoing_requests": 9}, "max_ongoing_requests = 9 is below"),
         ({"max_batch": 8, "max_queue": 0, "max_replicas": 2, "target_ongoing_requests": 9}, "= 9 is above"),
         ({"first_chunk_patches": 3, "stream_chunk_patches": 2}, "first_chunk_patches = 3 is above"),

@@ -8,7 +8,7 @@ this server, and ask whoever opens them for a key.
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from voxr_ray.config import Settings
 from voxr_ray.errors import ConfigurationError
-from voxr_ray.serve.http_errors import Unauthorized, error_response
+from voxr_ray.serve.http_errors import Unauthorized, code_of, error_response, status_of
 
 OPEN_PATHS = frozenset({"/health", "/", "/board"})
 OPEN_FOLDER = "/page/"
@@ -54,10 +54,12 @@ class KeyGate:
     Args:
         app: What the gate stands before.
         keys: The keys; at least one.
+        count: Told status and code of every refusal.
     """
 
-    def __init__(self, app: ASGIApp, keys: Iterable[SecretStr]) -> None:
+    def __init__(self, app: ASGIApp, keys: Iterable[SecretStr], count: Callable[[int, str], None]) -> None:
         self._app = app
+        self._count = count
         self._keys = [key.get_secret_value().encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -74,6 +76,7 @@ class KeyGate:
         else:
             what = "the API key is not one of this server's" if given else "an API key is needed"
             error = Unauthorized(f"{what}: send 'Authorization: Bearer KEY'")
+            self._count(status_of(error), code_of(error))
             await error_response(error)(scope, receive, send)
 
     def _knows(self, given: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from voxr_ray.errors import VoxrError
 
@@ -28,10 +29,25 @@ class FailoverCounts:
     given_up: int
 
 
-class FailoverRecord:
-    """See the module."""
+class FailoverListener(Protocol):
+    """Is told of every call that is made again; the router's metrics are one."""
 
-    def __init__(self) -> None:
+    def retried(self) -> None:
+        """A call whose caller had no audio yet is made again."""
+
+    def resumed(self) -> None:
+        """An answer goes on on another replica."""
+
+
+class FailoverRecord:
+    """See the module.
+
+    Args:
+        listener: Hears of it, too.
+    """
+
+    def __init__(self, listener: FailoverListener) -> None:
+        self._listener = listener
         self._lost: Counter[str] = Counter()
         self._totals: Counter[str] = Counter()
 
@@ -46,6 +62,10 @@ class FailoverRecord:
             resumed: Whether its caller has audio already.
         """
         self._totals["resumed" if resumed else "retried"] += 1
+        if resumed:
+            self._listener.resumed()
+        else:
+            self._listener.retried()
 
     def recovered(self) -> None:
         """Count a render that was moved and is complete."""

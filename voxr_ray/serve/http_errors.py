@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastapi import FastAPI, Request
@@ -32,6 +33,7 @@ from voxr_ray.errors import (
     VoiceExists,
     VoxrError,
 )
+from voxr_ray.serve.responses import StreamBroken
 
 _log = logging.getLogger(__name__)
 
@@ -166,19 +168,28 @@ def from_validation(error: ValidationError) -> RequestError:
     return InvalidRequest(f"{param}: {first['msg'].removeprefix('Value error, ')}{shown}", param=param)
 
 
-def install(app: FastAPI) -> None:
-    """Give every error of ``app`` its shape."""
+def install(app: FastAPI, count: Callable[[int, str], None]) -> None:
+    """Give every error of ``app`` its shape.
+
+    Args:
+        app: Gets the handlers.
+        count: Told status and code of every answer that is an error.
+    """
 
     async def on_error(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, VoxrError):
             if status_of(error) >= 500 and not isinstance(error, Overloaded):
                 _log.error("request %s failed: %s", request.headers.get("x-request-id", "-")[:128], error)
+            count(status_of(error), code_of(error))
             return error_response(error)
         if isinstance(error, HTTPException):
             kind = _CALLER if error.status_code < 500 else _SERVER
             code = _HTTP_CODES.get(error.status_code, "http_error")
+            count(error.status_code, code)
             body = error_body(f"{request.method} {request.url.path}: {error.detail}", kind, None, code)
             return JSONResponse(body, error.status_code, error.headers)
+        if not isinstance(error, StreamBroken):  # that one is no answer, and was counted where it broke
+            count(500, "internal_error")
         # Starlette raises it again once this is sent, so Serve logs the traceback.
         return JSONResponse(error_body("internal error", _SERVER, None, "internal_error"), 500)
 

@@ -33,9 +33,9 @@ def build_http_app(speech: SpeechService) -> FastAPI:
     """
     settings = speech.settings
     app = openapi.DescribedApp(redirect_slashes=False)
-    install(app)
+    install(app, speech.metrics.http_error)
     if settings.api_keys:
-        app.add_middleware(KeyGate, keys=settings.api_keys)
+        app.add_middleware(KeyGate, keys=settings.api_keys, count=speech.metrics.http_error)
     if settings.cors_origins:  # added last, so outermost: a page may read a 401, too
         app.add_middleware(
             CORSMiddleware,

@@ -32,8 +32,11 @@ from voxr_ray.engine.record import StepRecord
 from voxr_ray.engine.ticket import EngineSnapshot
 from voxr_ray.errors import EngineStopped
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
+from voxr_ray.serve import autoscaling
 from voxr_ray.serve.board import ReplicaBoard, describe
 from voxr_ray.serve.logs import set_up_logs
+from voxr_ray.serve.metrics import EngineMetrics
+from voxr_ray.serve.publisher import Publisher
 from voxr_ray.serve.resume import Remainder
 from voxr_ray.serve.routing.roster import Roster
 from voxr_ray.serve.routing.values import CallTag, ReplicaName
@@ -94,6 +97,8 @@ class Replica:
         self._engine.start()
         self._roster = Roster(self._engine)
         self._info = ReplicaInfo(spec=self._engine.spec, notice=getattr(self._engine.model, "notice", None))
+        engine, metrics = self._engine, EngineMetrics()
+        self._publisher = Publisher(lambda: metrics.publish(engine.snapshot(), engine.record.steps()))
         _log.info("serving %s, %d slots", settings.served_name, settings.max_batch)
 
     async def info(self) -> ReplicaInfo:
@@ -205,6 +210,12 @@ class Replica:
         """The latest steps, oldest first."""
         return self._engine.record.steps()
 
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What the autoscaler cannot count for itself; Serve asks every few seconds."""
+        snapshot = self._engine.snapshot()
+        batch = snapshot.record.batch
+        return autoscaling.stats(renders=snapshot.load.renders, held=batch.held, sampler=batch.sampler)
+
     async def board(self) -> ReplicaBoard:
         """What the board shows of this replica."""
         return describe(self._engine)
@@ -249,3 +260,5 @@ class Replica:
             # An engine that was given up has nobody left to drain, and its thread may never come back: a replacement
             # waits for this actor's GPU.
             engine.close(timeout_s=self._settings.drain_s if engine.running else _GIVEN_UP_S)
+        if publisher := getattr(self, "_publisher", None):
+            publisher.close()

@@ -19,6 +19,8 @@ from voxr_ray.serve.batch import synthesize_batch
 from voxr_ray.serve.failover_record import FailoverCounts
 from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.logs import set_up_logs
+from voxr_ray.serve.metrics import RouterMetrics
+from voxr_ray.serve.publisher import Publisher
 from voxr_ray.serve.routing.caller import RoutedReplicas
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.transport import Replicas
@@ -38,7 +40,9 @@ class Router:
 
     def __init__(self, settings: Settings, replicas: DeploymentHandle[Any], library: DeploymentHandle[Any]) -> None:
         set_up_logs()
-        self._speech = SpeechService(settings, RoutedReplicas(replicas), Voices(Replicas(library)))
+        metrics = RouterMetrics()
+        self._publisher = Publisher(metrics.publish)
+        self._speech = SpeechService(settings, RoutedReplicas(replicas), Voices(Replicas(library)), metrics)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """The HTTP application; Serve asks for it after the constructor."""
@@ -165,3 +169,7 @@ class Router:
             UnknownVoice: There is none of that name.
         """
         return await self._speech.voices.find(name, (await self._speech.info()).spec.input_sample_rate_hz)
+
+    def __del__(self) -> None:
+        if publisher := getattr(self, "_publisher", None):
+            publisher.close()

@@ -20,6 +20,7 @@ from voxr_ray import app as app_builder
 from voxr_ray.app import StartRefused, build_app, check_model, doubts, load_checkpoint
 from voxr_ray.config import Settings
 from voxr_ray.errors import CheckpointError, ConfigurationError
+from voxr_ray.serve import autoscaling
 
 
 def factory(settings: Settings, **arguments: Any) -> Any:
@@ -145,6 +146,16 @@ def test_wrong_settings_of_a_checkpoint_are_refused_in_one_line(tmp_path: Path, 
     with pytest.raises(CheckpointError, match=r"voxr\.json") as caught:
         check_model(Settings.load({"model": str(folder), "device": "cpu"}, {}))
     assert "\n" not in str(caught.value)
+
+
+def test_the_autoscaler_aims_at_a_batch_nearly_full_and_uses_the_projects_policy() -> None:
+    scaled = deployments({"max_replicas": 8, "max_batch": 32, "upscale_delay_s": 5, "scaling_look_back_s": 15})
+    config = scaled["Replica"]._deployment_config.autoscaling_config
+    assert config.target_ongoing_requests == 24
+    assert config.target_ongoing_requests < scaled["Replica"]._deployment_config.max_ongoing_requests
+    assert (config.upscale_delay_s, config.downscale_delay_s, config.look_back_period_s) == (5, 600, 15)
+    assert config.policy.policy_function == autoscaling.POLICY
+    assert deployments({})["Replica"]._deployment_config.autoscaling_config is None
 
 
 def test_spelling_out_needs_its_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -88,6 +88,8 @@ async def test_a_loss_at_any_moment_changes_no_byte(flaky: Start, after: int, st
     counts = server.failovers
     assert (counts.retried, counts.resumed) == ((0, 0) if whole else (int(after == 0), int(after > 0)))
     assert (counts.recovered, counts.given_up) == (len(second), 0)
+    seen = server.sink.total("voxr_retries"), server.sink.total("voxr_resumed_streams")
+    assert seen == (counts.retried, counts.resumed), "and the metrics say so"
 
 
 async def test_many_losses_with_audio_in_between(flaky: Start) -> None:
