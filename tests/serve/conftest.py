@@ -71,11 +71,20 @@ def deploy(serve_url: str, ray_folder: Path, voices_folder: Path) -> Callable[..
     from voxr_ray.app import build_app
 
     def start(
-        name: str, *, model: dict[str, Any] | None = None, factory: Any = fake_factory, **settings: Any
+        name: str,
+        *,
+        model: dict[str, Any] | None = None,
+        factory: Any = fake_factory,
+        replica_drain_s: float | None = None,
+        **settings: Any,
     ) -> Server:
         chosen = {"model_name": "fake", "device": "cpu", "graceful_shutdown_timeout_s": 2.0,
                   "replica_options": {"num_cpus": 0.2}, "voices_dir": str(voices_folder / name)} | settings  # fmt: skip
         application = build_app(Settings.load(chosen, {}), partial(factory, **(model or {})))
+        if replica_drain_s is not None:  # replicas that go before the routers whose answers they work on
+            replicas: Any = application._bound_deployment.init_args[1]
+            drain = {"graceful_shutdown_timeout_s": replica_drain_s}
+            replicas._bound_deployment = replicas._bound_deployment.options(**drain)
         handle = serve.run(application, name=name, route_prefix=f"/{name}")
         return Server(name, f"{serve_url}/{name}", handle, ray_folder / "session_latest" / "logs" / "serve")
 

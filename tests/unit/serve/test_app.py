@@ -169,3 +169,36 @@ def test_spelling_out_needs_its_library(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert check_model(wished).normalize is False
     monkeypatch.undo()
     assert check_model(wished).normalize is True
+
+
+class TestMemory:
+    """V7: what cannot fit is refused before anything is deployed, with the numbers."""
+
+    @pytest.fixture(autouse=True)
+    def small_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from voxr_ray.voxcpm2 import footprint
+
+        monkeypatch.setattr(footprint, "memory_of", lambda device: 12 * 2**20)
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        for name in [name for name in os.environ if name.startswith("VOXR_")]:
+            monkeypatch.delenv(name)
+
+    def test_a_model_that_cannot_fit_is_refused_in_one_line(self) -> None:
+        with pytest.raises(StartRefused, match="too little memory") as caught:
+            app_builder({"device": "cpu", "continuous_capacity": "32768"})
+        assert "this machine has 12.0 MiB" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_replicas_that_run_elsewhere_are_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pinned = {"device": "cpu", "continuous_capacity": "32768", "replica_options": '{"resources": {"large": 1}}'}
+        assert app_builder(pinned)._bound_deployment.name == "Router"
+        monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+        assert app_builder({"device": "cpu", "continuous_capacity": "32768"})._bound_deployment.name == "Router"
+
+    def test_a_replica_refuses_to_load_what_its_own_machine_cannot_hold(self) -> None:
+        with pytest.raises(ConfigurationError, match="too little memory"):
+            load_checkpoint(Settings.load({"device": "cpu", "continuous_capacity": 32768}, {}))
+
+    def test_slots_that_cannot_all_fill_are_a_doubt(self, caplog: pytest.LogCaptureFixture) -> None:
+        app_builder({"device": "cpu", "continuous_capacity": "512", "max_batch": "256"})
+        assert "with all slots full need" in caplog.text
