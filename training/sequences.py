@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from training.align import align
+from training.corpus import SPEAKERS
 from training.latents import split
 from training.lexicon import pronounce, symbol_ids
 from training.settings import LATENT_DIM, PATCH_SIZE
@@ -25,7 +26,7 @@ REFERENCE_PATCHES = (3, 20)
 SPELLED = 0.05
 """Words left in letters, so that what the lexicon lacks can be said as well."""
 
-PLAIN = 0.65
+PLAIN = 0.75
 """Share of batches of plain text. They are short, so that most patches learned are the first speaker's."""
 
 CONTINUED = 0.2
@@ -147,6 +148,8 @@ class Corpus:
                 continue
             self._seen.add(path.name)
             for utterance in self.load_shard(path):
+                if utterance.speaker >= len(SPEAKERS):
+                    continue  # a shard made for more speakers than are learned now
                 self.utterances.append(utterance)
                 self.by_speaker[utterance.speaker].append(utterance)
 

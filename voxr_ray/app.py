@@ -120,6 +120,8 @@ def check_model(settings: Settings) -> Settings:
     check_checkpoint(folder)
     own = load_settings(folder)
     defaults = own.defaults.model_dump(exclude_none=True)
+    if own.max_part_chars is not None:
+        defaults["max_part_chars"] = own.max_part_chars
     chosen = {name: value for name, value in defaults.items() if name not in settings.model_fields_set}
     return settings.model_copy(update={"model_name": settings.model_name or own.name} | chosen)
 

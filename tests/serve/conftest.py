@@ -71,7 +71,7 @@ def deploy(serve_url: str, ray_folder: Path, voices_folder: Path) -> Callable[..
     def start(
         name: str, *, model: dict[str, Any] | None = None, factory: Any = fake_factory, **settings: Any
     ) -> Server:
-        chosen = {"model_name": "fake", "device": "cpu", "graceful_shutdown_timeout_s": 2.0,
+        chosen = {"model": "fake/none", "model_name": "fake", "device": "cpu", "graceful_shutdown_timeout_s": 2.0,
                   "replica_options": {"num_cpus": 0.2}, "voices_dir": str(voices_folder / name)} | settings  # fmt: skip
         application = build_app(Settings.load(chosen, {}), partial(factory, **(model or {})))
         handle = serve.run(application, name=name, route_prefix=f"/{name}")

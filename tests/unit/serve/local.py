@@ -38,7 +38,12 @@ class LocalServer:
 
     def __init__(self, settings: dict[str, Any] | None = None, **model: Any) -> None:
         self._folder = TemporaryDirectory()
-        chosen = {"model_name": "fake", "device": "cpu", "voices_dir": str(Path(self._folder.name) / "voices")}
+        chosen = {
+            "model": "fake/none",
+            "model_name": "fake",
+            "device": "cpu",
+            "voices_dir": str(Path(self._folder.name) / "voices"),
+        }
         self.settings = Settings.load(chosen | (settings or {}), {})
         self.replica = Replica(self.settings, partial(make_fake_model, **model))
         voices = Voices(LocalReplicas(Library(self.settings)))  # type: ignore[arg-type]
