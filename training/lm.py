@@ -22,7 +22,7 @@ from training.sequences import Corpus
 from training.settings import LATENT_DIM, PATCH_SIZE
 from training.student import Helpers, losses, new_network
 
-WEIGHTS = {"flow": 1.0, "stop": 0.2, "phone": 0.3, "sound": 0.5, "place": 0.3}
+WEIGHTS = {"flow": 1.0, "stop": 0.2, "phone": 0.3, "sound": 1.0, "place": 0.15}
 SAVE_EVERY = 50
 EXCHANGE_EVERY = 25
 CURRICULUM = 0.4

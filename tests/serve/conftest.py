@@ -80,6 +80,26 @@ def deploy(serve_url: str, ray_folder: Path, voices_folder: Path) -> Callable[..
     return start
 
 
+@pytest.fixture(scope="module")
+def start(serve_url: str, ray_folder: Path) -> Iterator[Callable[..., Server]]:
+    """Deploy the application as ``serve run voxr_ray:app`` would, with arguments."""
+    from ray import serve
+
+    from voxr_ray import app
+
+    names: list[str] = []
+
+    def run(name: str, **args: Any) -> Server:
+        application = app({"device": "cpu", "graceful_shutdown_timeout_s": "2"} | args)
+        handle = serve.run(application, name=name, route_prefix=f"/{name}")
+        names.append(name)
+        return Server(name, f"{serve_url}/{name}", handle, ray_folder / "session_latest" / "logs" / "serve")
+
+    yield run
+    for name in names:
+        serve.delete(name)
+
+
 @pytest.fixture(scope="session")
 def server(deploy: Callable[..., Server]) -> Server:
     """Two slots, two places in the queue, steps of five milliseconds: small enough to fill."""
