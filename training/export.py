@@ -16,13 +16,13 @@ import soundfile
 import torch
 from torch import Tensor, nn
 
+from training import teacher
 from training.corpus import SPEAKERS
 from training.features import RATE_HZ
 from training.files import read_state
 from training.lexicon import build_tokenizer, load
 from training.settings import CONFIG, DEFAULTS, MAX_PART_CHARS, NAME, NOTICE
 from training.student import new_network
-from training.teacher import say
 from training.vae import new_vae
 from voxr_ray.voxcpm2.check import check_checkpoint
 from voxr_ray.voxcpm2.hub import VOICES_FOLDER
@@ -175,7 +175,7 @@ def write_voices(folder: Path) -> None:
     """Write one recording of each teacher speaker: references that are ready to be named."""
     folder.mkdir(parents=True, exist_ok=True)
     for speaker in SPEAKERS:
-        soundfile.write(folder / f"{speaker}.flac", say(REFERENCE_TEXT, speaker)[0], RATE_HZ)
+        soundfile.write(folder / f"{speaker}.flac", teacher.say(REFERENCE_TEXT, speaker)[0], RATE_HZ)
 
 
 def export(work: Path, folder: Path) -> None:

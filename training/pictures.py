@@ -1,4 +1,4 @@
-"""Spectrograms of teacher and model side by side, for the documentation. Needs matplotlib (the ``bench`` extra)."""
+"""Spectrograms of teacher and model side by side, for the documentation."""
 
 from __future__ import annotations
 
