@@ -175,7 +175,7 @@ def test_the_default_checkpoint_answers_the_first_request(start: Callable[..., S
     first, again = ask(server, request), ask(server, request)
     assert first.content == again.content
     assert first.headers["x-voxr-seed"] == "7"
-    assert "random weights" in first.headers["x-voxr-notice"]
+    assert "not for production" in first.headers["x-voxr-notice"]
     read, rate_hz = soundfile.read(io.BytesIO(first.content), dtype="float32")
     assert len(read) / rate_hz >= 4 * 0.16
     assert np.abs(read).max() > 0
