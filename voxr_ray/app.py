@@ -133,6 +133,8 @@ def check_model(settings: Settings) -> Settings:
     check_checkpoint(folder)
     own = load_settings(folder)
     defaults = own.defaults.model_dump(exclude_none=True)
+    if own.max_part_chars is not None:
+        defaults["max_part_chars"] = own.max_part_chars
     if defaults.get("normalize") and not is_installed():
         _log.warning("this checkpoint reads numbers only in words: pip install 'voxr_ray[normalize]' spells them out")
         del defaults["normalize"]

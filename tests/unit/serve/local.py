@@ -54,7 +54,12 @@ class LocalServer:
         **model: Any,
     ) -> None:
         self._folder = TemporaryDirectory()
-        chosen = {"model_name": "fake", "device": "cpu", "voices_dir": str(Path(self._folder.name) / "voices")}
+        chosen = {
+            "model": "fake/none",
+            "model_name": "fake",
+            "device": "cpu",
+            "voices_dir": str(Path(self._folder.name) / "voices"),
+        }
         self.settings = Settings.load(chosen | (settings or {}), {})
         self.replica = Replica(self.settings, partial(make_fake_model, **model))
         voices = Voices(LocalReplicas(Library(self.settings)))  # type: ignore[arg-type]

@@ -128,11 +128,13 @@ def test_the_library_is_one_and_can_be_pinned() -> None:
 
 def test_a_checkpoints_own_defaults_stand_where_the_operator_chose_nothing(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "checkpoint", variant_config("concat_condition"))
-    own = {"name": "small", "defaults": {"cfg_value": 3.0, "retry_badcase_ratio_threshold": 1.5}}
+    defaults = {"cfg_value": 3.0, "retry_badcase_ratio_threshold": 1.5}
+    own = {"name": "small", "defaults": defaults, "max_part_chars": 70}
     (folder / "voxr.json").write_text(json.dumps(own))
     untouched = check_model(Settings.load({"model": str(folder), "device": "cpu"}, {}))
     assert (untouched.served_name, untouched.cfg_value, untouched.retry_badcase_ratio_threshold) == ("small", 3.0, 1.5)
     assert untouched.inference_timesteps == Settings().inference_timesteps
+    assert untouched.max_part_chars == 70
     chosen = check_model(Settings.load({"model": str(folder), "device": "cpu", "cfg_value": "1.5"}, {}))
     assert (chosen.cfg_value, chosen.retry_badcase_ratio_threshold) == (1.5, 1.5)
 
