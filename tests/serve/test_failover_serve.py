@@ -188,7 +188,7 @@ def test_replicas_removed_in_a_hurry_cost_no_client_anything(trio: Server, deplo
 @pytest.mark.timeout(900)
 def test_a_killed_replica_every_few_seconds(deploy: Callable[..., Server]) -> None:
     """Thirty-two streams; whenever all three replicas are there, every three seconds at most, one is killed."""
-    server = deploy("often", **SETTINGS | {"max_batch": 11})
+    server = deploy("often", **SETTINGS | {"max_batch": 11, "request_timeout_s": 900.0})
     wait_for_replicas(server, 3)
     crowd = Crowd(server, 32, patches=1000)
     crowd.wait_until_all_hear_something()

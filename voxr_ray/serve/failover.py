@@ -8,7 +8,8 @@ another replica for it. An answer that had begun goes on where it stopped (:mod:
 What bounds it:
 
 - after more than ``losses`` losses in a row, without a new sample in between, the caller gets the last error: the
-  request itself may be what kills replicas. In all it is moved at most :data:`_MOVES_PER_LOSS` times as often;
+  request itself may be what kills replicas. A replica lost before it has caught up with its predecessor does not count:
+  that far the request is known to do no harm. In all it is moved at most :data:`_MOVES_PER_LOSS` times as often;
 - after ``patience_s`` without a word from any replica it gets :class:`~voxr_ray.errors.Unavailable`;
 - the deadline of its caller, who cancels.
 
@@ -27,7 +28,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from voxr_ray.config import Settings
-from voxr_ray.errors import Overloaded, ReplicaLost, Unavailable, VoxrError
+from voxr_ray.errors import Overloaded, ReplicaLost, ResumeMismatch, Unavailable, VoxrError
 from voxr_ray.messages import SEED_MODULUS, AudioChunk, SynthRequest
 from voxr_ray.serve.failover_record import FailoverRecord
 from voxr_ray.serve.resume import Progress
@@ -115,6 +116,7 @@ class Failover:
         attempts = _Attempts(self._policy, self._record, request.request_id or method)
         while not progress.complete:
             delivered = progress.delivered if attempts.moved else None
+            attempts.begin(caught_up=progress.samples == 0)
             try:
                 async with aclosing(self._attempt(method, request, delivered, attempts)) as chunks:
                     async for chunk in chunks:
@@ -150,7 +152,11 @@ class Failover:
                     return
                 spoken = True
                 attempts.heard()
-                if not isinstance(item, Beat):
+                if isinstance(item, Beat):
+                    if item.caught_up:
+                        attempts.caught_up()
+                else:
+                    attempts.caught_up()
                     yield item
 
 
@@ -174,6 +180,8 @@ class _Attempts:
         self._clock = asyncio.get_running_loop().time
         self._heard_s = self._clock()
         self._samples = 0
+        self._caught_up = True
+        self._in_vain = 0
         self._in_a_row = 0
         self._in_all = 0
 
@@ -182,9 +190,21 @@ class _Attempts:
         """Whether a replica had the work and was lost."""
         return self._in_all > 0
 
+    def begin(self, *, caught_up: bool) -> None:
+        """Another attempt begins.
+
+        Args:
+            caught_up: Whether there is nothing to render again.
+        """
+        self._caught_up = caught_up
+
     def heard(self) -> None:
         """A replica has said something."""
         self._heard_s = self._clock()
+
+    def caught_up(self) -> None:
+        """The replica has come to where the one before it was lost."""
+        self._caught_up = True
 
     async def after(self, error: VoxrError, progress: Progress) -> None:
         """Return when it is time for another attempt.
@@ -209,13 +229,16 @@ class _Attempts:
         if not error.elsewhere or not self._policy.losses:
             raise error
         self._record.lost(error)
-        self._in_a_row = 1 if samples > self._samples else self._in_a_row + 1
-        self._in_all += 1
+        if samples > self._samples:
+            self._in_vain = self._in_a_row = 0
         self._samples = samples
+        self._in_vain += 1
+        self._in_a_row += self._caught_up or isinstance(error, ResumeMismatch)
+        self._in_all += 1
         if self._in_a_row > self._policy.losses or self._in_all > self._policy.losses * _MOVES_PER_LOSS:
             self._record.given_up()
             _log.error("%s is given up after %d lost replicas: %s", self._name, self._in_all, error.message)
             raise error
         self._record.moved(resumed=samples > 0)
         _log.warning("%s goes on elsewhere after %d samples: %s", self._name, samples, error.message)
-        return _WAITS_S[min(self._in_a_row, len(_WAITS_S)) - 1]
+        return _WAITS_S[min(self._in_vain, len(_WAITS_S)) - 1]

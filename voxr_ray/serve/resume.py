@@ -15,7 +15,7 @@ import numpy as np
 
 from voxr_ray.errors import ResumeMismatch
 from voxr_ray.messages import AudioChunk
-from voxr_ray.serve.values import Delivered
+from voxr_ray.serve.values import Beat, Delivered
 
 
 def checksum(samples: np.ndarray, before: int = 0) -> int:
@@ -71,11 +71,12 @@ class Remainder:
         self._checksum = 0
         self._checked = delivered.samples == 0
 
-    def of(self, chunk: AudioChunk) -> AudioChunk | None:
+    def of(self, chunk: AudioChunk) -> AudioChunk | Beat | None:
         """What is left of the next chunk.
 
         Returns:
-            The part its caller has not, if there is one or if it brings the summary.
+            The part its caller has not, if there is one or if it brings the summary. If this chunk ends exactly where
+            the caller's audio does, a beat that says so.
 
         Raises:
             ResumeMismatch: It is not the audio that the caller has the beginning of.
@@ -99,4 +100,4 @@ class Remainder:
             )
         self._checked = True
         rest = chunk.samples[len(known) :]
-        return replace(chunk, samples=rest) if len(rest) or chunk.summary is not None else None
+        return replace(chunk, samples=rest) if len(rest) or chunk.summary is not None else Beat(caught_up=True)

@@ -40,7 +40,13 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What a replica says while it has no audio to send: it is there, and so is the request."""
+    """What a replica says while it has no audio to send: it is there, and so is the request.
+
+    Attributes:
+        caught_up: Whether it has just rendered the last sample that the caller of a lost replica had already.
+    """
+
+    caught_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ class Loss:
 
     Attributes:
         after: Chunks that are passed on before.
+        early: Whether the replica is lost before it has caught up, if another one was lost before.
         error: What is raised then; ``None`` hangs instead, ``"end"`` ends as if it were complete.
         renders: Whether the replica is asked at all.
     """
@@ -25,6 +26,7 @@ class Loss:
     after: int = 0
     error: VoxrError | str | None = field(default_factory=lambda: ReplicaLost("it died"))
     renders: bool = True
+    early: bool = False
 
 
 @dataclass
@@ -63,6 +65,10 @@ class FlakyReplicas:
         self.attempts.append(attempt)
         left = -1 if loss is None else loss.after
         try:
+            if loss is not None and loss.early and args[1] is not None:
+                yield Beat()
+                await _fail(loss)
+                return
             if loss is None or loss.renders:
                 if left == 0:
                     await _fail(loss)

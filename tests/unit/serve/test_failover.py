@@ -122,6 +122,36 @@ async def test_losses_in_a_row_end_in_a_clear_failure(flaky: Start, stream: bool
     assert (await server.speak(input="and at last @patches=4@")).status_code == 200
 
 
+async def test_replicas_lost_before_they_have_caught_up_are_not_held_against_it(flaky: Start) -> None:
+    """They die faster than the answer can be rendered again; what does happen at the joint counts."""
+    server = flaky(Loss(5), *(Loss(early=True) for _ in range(3)), settings={"max_failovers": 1})
+    answer = await server.speak(input=TEXT, seed=4, stream=True)
+    assert answer.content[44:] == solo()
+    assert server.failovers.resumed == 4
+    server = flaky(Loss(5), *(Loss(early=True) for _ in range(99)), settings={"max_failovers": 1})
+    with pytest.raises(ReplicaLost):
+        [chunk async for chunk in server.service.render_stream(SynthRequest(text=TEXT))]
+    assert len(server.replicas.attempts) == 1 + failover._MOVES_PER_LOSS, "bounded all the same"
+
+
+async def test_an_answer_that_kills_replicas_at_one_place_is_given_up(flaky: Start) -> None:
+    """The replica has caught up each time, says so, and dies over the next patch."""
+    server = flaky(Loss(5), settings={"max_failovers": 2})
+    render = server.replica.synthesize_stream
+
+    async def dies(request: SynthRequest, delivered: Delivered | None = None) -> AsyncIterator[Any]:
+        if delivered is not None:
+            yield Beat(caught_up=True)
+            raise ReplicaLost("it died")
+        async for item in render(request, delivered):
+            yield item
+
+    server.replica.synthesize_stream = dies  # type: ignore[method-assign, assignment]
+    with pytest.raises(ReplicaLost):
+        [chunk async for chunk in server.service.render_stream(SynthRequest(text=TEXT))]
+    assert len(server.replicas.attempts) == 3
+
+
 @pytest.mark.parametrize("error", [ModelError("a row failed"), Overloaded("full", retry_after_s=1)])
 async def test_what_would_happen_anywhere_is_told_at_once(flaky: Start, error: VoxrError) -> None:
     server = flaky(Loss(0, error))

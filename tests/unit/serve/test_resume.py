@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from voxr_ray.errors import ResumeMismatch
 from voxr_ray.messages import AudioChunk, StopReason, Summary
 from voxr_ray.serve.resume import Progress, Remainder
-from voxr_ray.serve.values import Delivered
+from voxr_ray.serve.values import Beat, Delivered
 
 SAMPLES = np.random.default_rng(1).standard_normal(100).astype(np.float32)
 SUMMARY = Summary(7, 1, StopReason.STOP, 10, 3, 48_000)
@@ -28,7 +28,7 @@ def cut(samples: np.ndarray, places: list[int]) -> list[AudioChunk]:
 
 def rest(chunks: list[AudioChunk], delivered: Delivered) -> list[AudioChunk]:
     remainder = Remainder(delivered)
-    return [left for chunk in chunks if (left := remainder.of(chunk)) is not None]
+    return [left for chunk in chunks if isinstance(left := remainder.of(chunk), AudioChunk)]
 
 
 places = st.lists(st.integers(1, 99), max_size=20)
@@ -79,3 +79,12 @@ def test_a_take_that_ends_before_what_was_delivered_is_another_one() -> None:
         progress.follow(chunk)
     with pytest.raises(ResumeMismatch, match="only 60"):
         rest(cut(SAMPLES[:60], [20]), progress.delivered)
+
+
+def test_it_is_said_when_a_replica_has_caught_up() -> None:
+    progress = Progress()
+    progress.follow(AudioChunk(SAMPLES[:50], 0, 7, 48_000))
+    remainder = Remainder(progress.delivered)
+    answers = [remainder.of(chunk) for chunk in cut(SAMPLES, [20, 50, 80])]
+    assert answers[:2] == [None, Beat(caught_up=True)]
+    assert [len(chunk.samples) for chunk in answers[2:] if isinstance(chunk, AudioChunk)] == [30, 20]
