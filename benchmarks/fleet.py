@@ -48,6 +48,7 @@ class Job:
     seated_s: float | None = None
     sought_s: float = 0.0
     gone: bool = False
+    moved: bool = False
 
     @property
     def sampler(self) -> SamplerKey:
