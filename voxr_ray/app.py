@@ -15,15 +15,19 @@ from typing import Any
 
 import click
 from ray import serve
+from ray.serve.config import RequestRouterConfig
 from ray.serve.exceptions import RayServeException
 
 from voxr_ray.config import Settings
 from voxr_ray.engine.model import SlotModel
 from voxr_ray.errors import ConfigurationError
+from voxr_ray.serve import autoscaling
 from voxr_ray.serve.access import with_keys
 from voxr_ray.serve.library import Library
 from voxr_ray.serve.replica import Replica
 from voxr_ray.serve.router import Router
+from voxr_ray.serve.routing.request_router import SamplerRouter
+from voxr_ray.serve.spelling import is_installed
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +78,7 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
             name="Replica",
             max_ongoing_requests=settings.replica_max_ongoing,
             ray_actor_options=_actor_options(settings),
+            request_router_config=_routing(settings),
             **_scale(settings),
             **lifetime,
         )(Replica)
@@ -100,6 +105,8 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"library_options cannot be used: {str(error).splitlines()[0]}") from error
     replicas = replica.bind(settings, partial(model_factory, settings))
+    if settings.normalize and not is_installed():
+        raise ConfigurationError("normalize needs a library: pip install 'voxr_ray[normalize]'", param="normalize")
     application: serve.Application = router.bind(settings, replicas, library.bind(settings))
     return application
 
@@ -120,6 +127,9 @@ def check_model(settings: Settings) -> Settings:
     check_checkpoint(folder)
     own = load_settings(folder)
     defaults = own.defaults.model_dump(exclude_none=True)
+    if defaults.get("normalize") and not is_installed():
+        _log.warning("this checkpoint reads numbers only in words: pip install 'voxr_ray[normalize]' spells them out")
+        del defaults["normalize"]
     chosen = {name: value for name, value in defaults.items() if name not in settings.model_fields_set}
     return settings.model_copy(update={"model_name": settings.model_name or own.name} | chosen)
 
@@ -179,6 +189,21 @@ def _actor_options(settings: Settings) -> dict[str, Any]:
     return options
 
 
+def _routing(settings: Settings) -> RequestRouterConfig:
+    """Who chooses replicas in the routers' handles, and how often replicas tell them what they run."""
+    options: dict[str, Any] = {
+        "request_router_class": SamplerRouter,
+        "request_router_kwargs": {
+            "width": settings.max_batch,
+            "room": settings.max_batch + settings.max_queue,
+            "keep_s": settings.routing_keep_s,
+        },
+        "request_routing_stats_period_s": settings.routing_report_s,
+        "request_routing_stats_timeout_s": settings.health_check_timeout_s,
+    }
+    return RequestRouterConfig(**options)
+
+
 def _scale(settings: Settings) -> dict[str, Any]:
     if settings.max_replicas is None:
         return {"num_replicas": settings.num_replicas or 1}
@@ -191,5 +216,7 @@ def _scale(settings: Settings) -> dict[str, Any]:
             "target_ongoing_requests": settings.autoscaling_target,
             "upscale_delay_s": settings.upscale_delay_s,
             "downscale_delay_s": settings.downscale_delay_s,
+            "look_back_period_s": settings.scaling_look_back_s,
+            "policy": {"policy_function": autoscaling.POLICY},
         }
     }

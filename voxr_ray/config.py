@@ -85,11 +85,20 @@ class Settings(BaseModel):
     """Seconds of high load before replicas are added."""
     downscale_delay_s: Annotated[Number, Field(ge=0)] = 600.0
     """Seconds of low load before replicas are removed."""
+    scaling_look_back_s: Annotated[Number, Field(gt=0)] = 20.0
+    """Seconds over which load is averaged for the autoscaler. Replicas and routers report every ten seconds (Ray's
+    ``RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S`` and ``RAY_SERVE_REPLICA_…``)."""
     replica_options: dict[str, Any] = Field(default_factory=dict)
     """Ray actor options of a replica (``num_cpus``, ``num_gpus``, ``resources``, ``runtime_env``, …); they override
     what ``device`` and ``threads`` imply."""
     router_replicas: Annotated[Count, Field(ge=1, le=1000)] = 1
     """Number of routers."""
+    routing_report_period_s: Annotated[Number, Field(gt=0)] | None = None
+    """Seconds between two reports of a replica to the routers. Unset: a quarter, and with more than 25 replicas as many
+    as keep the controller at 100 reports a second. A router that is alone hardly needs them."""
+    routing_keep_s: Annotated[Number, Field(ge=0)] = 10.0
+    """Seconds after its latest request for which a sampler counts as in use: as long as there are enough replicas, one
+    is kept free for each sampler in use, so that its requests do not wait for others'."""
     max_ongoing_requests: Annotated[Count, Field(ge=1)] | None = None
     """Calls Serve lets into a replica. Unset: ``max_batch + max_queue`` and a margin, so that the engine refuses and
     never Serve."""
@@ -136,6 +145,10 @@ class Settings(BaseModel):
     retry_badcase_ratio_threshold: Annotated[Number, Field(gt=0, le=100)] = 6.0
     """Patches per text token from which a take counts as bad; it bounds every take."""
 
+    normalize: StrictBool = False
+    """Whether numbers, dates, money and abbreviations are spelled out (English, Chinese, Japanese). Needs
+    ``pip install 'voxr_ray[normalize]'`` where routers run."""
+
     # ---- limits of a request ----
 
     max_input_chars: Annotated[Count, Field(ge=1, le=1_000_000)] = 4096
@@ -158,6 +171,11 @@ class Settings(BaseModel):
     """Items of one such request that are rendered at the same time."""
     request_timeout_s: Annotated[Number, Field(gt=0)] = 300.0
     """Seconds an answer may take in all: 408 before its first byte, a broken connection after it."""
+
+    stream_lead_seconds: Annotated[Number, Field(gt=0)] | None = None
+    """Seconds of audio an HTTP stream may be ahead of real time, which bounds what Serve's proxy keeps for a client
+    that does not read. Unset: streams are as fast as they are made. With it ``request_timeout_s`` has to cover the
+    playing time of the longest answer."""
 
     # ---- access ----
 
@@ -244,8 +262,14 @@ class Settings(BaseModel):
             raise ValueError("min_replicas needs max_replicas: set both, or num_replicas alone")
         if most is None and self.target_ongoing_requests is not None:
             raise ValueError("target_ongoing_requests needs max_replicas: without it nothing scales")
-        if most is not None and (self.min_replicas or 0) > most:
-            raise ValueError(f"min_replicas = {self.min_replicas} is above max_replicas = {most}")
+        least = 1 if self.min_replicas is None else self.min_replicas
+        if most is not None and least > most:
+            raise ValueError(f"min_replicas = {least} is above max_replicas = {most}")
+        if most is not None and self.downscale_delay_s < self.upscale_delay_s:
+            raise ValueError(
+                f"downscale_delay_s = {self.downscale_delay_s:g} is below upscale_delay_s = {self.upscale_delay_s:g}: "
+                "replicas would go before a load as brief as theirs could bring them back"
+            )
         room = self.max_batch + self.max_queue
         if self.max_ongoing_requests is not None and self.max_ongoing_requests < room:
             raise ValueError(
@@ -297,6 +321,12 @@ class Settings(BaseModel):
         """Calls Serve lets into a router: never the first limit to be met."""
         replicas = self.max_replicas or self.num_replicas or 1
         return max(1000, math.ceil(2 * replicas * self.replica_max_ongoing / self.router_replicas))
+
+    @property
+    def routing_report_s(self) -> float:
+        """Seconds between two reports of a replica to the routers."""
+        replicas = self.max_replicas or self.num_replicas or 1
+        return self.routing_report_period_s or max(0.25, replicas / 100)
 
     @property
     def autoscaling_target(self) -> float:

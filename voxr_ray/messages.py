@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, model_validator
@@ -124,6 +124,9 @@ class SynthRequest(BaseModel):
     """Most takes in all, the first included."""
     retry_badcase_ratio_threshold: Annotated[float, Field(gt=0.0, le=100.0, allow_inf_nan=False)] = 6.0
     """Patches per text token from which a take counts as bad; it also bounds the budget of every take."""
+    normalize: StrictBool | Literal["en", "zh", "ja"] = False
+    """Spell out numbers, dates, money and abbreviations first: true to tell the language from the script, or a
+    language. A router does it, so requests that reach an engine have it off."""
     request_id: str = ""
     """Identifier that follows the request through logs."""
 

@@ -36,12 +36,14 @@ def serve_url(ray_folder: Path) -> Iterator[str]:
     # Workers import voxr_ray and tests.fakes; the raylet hands this environment on to them.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     os.environ["RAY_AUTH_MODE"] = "disabled"  # else Ray leaves a token file in the home folder
+    os.environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] = "voxr_ray.serve.proxy:middleware"
     ray.init(
         address="local",
         num_cpus=4,
         include_dashboard=False,
         object_store_memory=200 * 2**20,
         log_to_driver=False,
+        _system_config={"metrics_report_interval_ms": 500},
         _temp_dir=str(ray_folder),
     )
     with socket.socket() as free:

@@ -116,3 +116,14 @@ def test_a_killed_replica_breaks_its_streams_and_is_replaced(mortal: Server) -> 
         with pytest.raises(httpx.RemoteProtocolError):
             list(parts)
     wait_for_a_new_replica(mortal)
+
+
+def test_the_proxys_own_errors_have_the_shape_of_all_others(serve_url: str, server: Server) -> None:
+    nowhere = httpx.get(f"{serve_url}/no-such-application/v1/models")
+    error = nowhere.json()["error"]
+    assert (nowhere.status_code, error["code"], error["param"]) == (404, "not_found", None)
+    hasty = {"x-request-timeout-seconds": "0.05"}
+    body = {"input": "slow @sleep=step:0.2@ @patches=20@"}
+    late = httpx.post(f"{server.url}/v1/audio/speech", json=body, headers=hasty, timeout=WAIT_S)
+    assert (late.status_code, late.json()["error"]["code"]) == (408, "timeout")
+    server.wait_until_idle()

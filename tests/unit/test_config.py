@@ -123,6 +123,7 @@ def test_bad_values_are_refused_by_name(name: str, value: Any) -> None:
         ({"min_replicas": 2}, "needs max_replicas"),
         ({"target_ongoing_requests": 2}, "needs max_replicas"),
         ({"min_replicas": 3, "max_replicas": 2}, "min_replicas = 3 is above max_replicas = 2"),
+        ({"max_replicas": 2, "upscale_delay_s": 60, "downscale_delay_s": 30}, "downscale_delay_s = 30 is below"),
         ({"max_batch": 8, "max_queue": 2, "max_ongoing_requests": 9}, "max_ongoing_requests = 9 is below"),
         ({"max_batch": 8, "max_queue": 0, "max_replicas": 2, "target_ongoing_requests": 9}, "= 9 is above"),
         ({"first_chunk_patches": 3, "stream_chunk_patches": 2}, "first_chunk_patches = 3 is above"),
@@ -176,3 +177,13 @@ def test_the_deployment_file_is_valid() -> None:
             commented |= yaml.safe_load(text)
     assert len(commented) > 8
     Settings.load({key: value for key, value in application.args.items() if key != "num_replicas"} | commented, {})
+
+
+def test_reports_never_come_faster_than_the_controller_can_pass_them_on() -> None:
+    def period_s(**args: Any) -> float:
+        return Settings.load(args, {}).routing_report_s
+
+    assert period_s() == period_s(num_replicas=25) == 0.25
+    assert period_s(num_replicas=100) == period_s(max_replicas=100) == 1.0
+    assert period_s(num_replicas=1000) == 10.0
+    assert period_s(num_replicas=100, routing_report_period_s="0.5") == 0.5

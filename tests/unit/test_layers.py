@@ -20,7 +20,8 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "messages": ({"errors"}, NUMERIC),
     "config": ({"errors"}, NUMERIC),
-    "audio": ({"errors"}, {"numpy", "soundfile", "soxr", "av"}),
+    "decode": ({"errors"}, {"numpy", "soundfile", "av"}),
+    "audio": ({"errors", "decode"}, {"numpy", "soxr"}),
     "encode": ({"errors", "audio"}, {"numpy", "soxr", "av"}),
     "engine": ({"errors", "messages", "config", "audio", "engine"}, NUMERIC),
     "voxcpm2": (
@@ -28,8 +29,8 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         NUMERIC | {"torch", "safetensors", "tokenizers", "huggingface_hub"},
     ),
     "serve": (
-        {"errors", "messages", "config", "audio", "encode", "engine", "serve"},
-        NUMERIC | {"ray", "fastapi", "starlette", "grpc", "httpx"},
+        {"errors", "messages", "config", "decode", "audio", "encode", "engine", "serve"},
+        NUMERIC | {"ray", "fastapi", "starlette", "grpc", "httpx", "wetext"},
     ),
     "app": ({"errors", "messages", "config", "audio", "engine", "voxcpm2", "serve"}, {"ray", "click", "torch"}),
     "__init__": ({"app"}, set()),

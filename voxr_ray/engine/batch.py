@@ -154,7 +154,7 @@ class Batch:
         self.slots.put(slot, Seating(job, work, self._clock()))
 
     def _admit(self, slot: int, seating: Seating, prepared: Prepared) -> None:
-        with blamed("the admission to a slot"):
+        with blamed("the admission to a slot", seating.job.request.request_id):
             self._model.admit(slot, prepared.handoff, seating.job.seed)
         row = Row(seating.job, prepared.conditioning, self._spec, self._options, seating.since_s)
         self.slots.put(slot, row)

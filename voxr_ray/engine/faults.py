@@ -12,7 +12,7 @@ _logger = logging.getLogger(__name__)
 
 
 @contextmanager
-def blamed(work: str) -> Iterator[None]:
+def blamed(work: str, request_id: str = "") -> Iterator[None]:
     """Run a job's own work; errors of the project's tree pass, anything else becomes :class:`ModelError`.
 
     The traceback goes to the log and not along with the error: its frames hold tensors, and the error lives as long
@@ -20,13 +20,14 @@ def blamed(work: str) -> Iterator[None]:
 
     Args:
         work: What is done, for the message: "the prefill".
+        request_id: Of the request it is done for, for the log; the owner thread serves many.
     """
     try:
         yield
     except VoxrError:
         raise
     except Exception as error:
-        _logger.exception("%s failed", work)
+        _logger.exception("%s failed", work, extra={"request_id": request_id} if request_id else None)
         raise ModelError(f"{work} failed: {described(error)}") from error.with_traceback(None)
 
 

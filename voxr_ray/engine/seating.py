@@ -85,7 +85,7 @@ def preparation(
         reference = yield from _features(job.request.reference, Padding.RIGHT, store)
         prompt = yield from _features(job.request.prompt, Padding.LEFT, store)
         known = Conditioning(reference, prompt)
-    with blamed("the prefill"):
+    with blamed("the prefill", job.request.request_id):
         handoff = yield from model.prefill(job.plan, known.reference, known.prompt)
     return Prepared(known, handoff)
 

@@ -1,13 +1,14 @@
 """Who may call: the gate that asks for a key, and the keys themselves.
 
 The gate is ASGI middleware on a router's event loop and decides before a body is read. It guards WebSockets like
-requests. Only ``/health`` is open, for load balancers have no keys.
+requests. Open are ``/health``, for load balancers have no keys, and the pages and their files: they hold nothing of
+this server, and ask whoever opens them for a key.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from pydantic import SecretStr
@@ -16,9 +17,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from voxr_ray.config import Settings
 from voxr_ray.errors import ConfigurationError
-from voxr_ray.serve.http_errors import Unauthorized, error_response
+from voxr_ray.serve.http_errors import Unauthorized, code_of, error_response, status_of
 
-OPEN_PATHS = frozenset({"/health"})
+OPEN_PATHS = frozenset({"/health", "/", "/board"})
+OPEN_FOLDER = "/page/"
 
 _POLICY_VIOLATION = 1008
 
@@ -52,15 +54,18 @@ class KeyGate:
     Args:
         app: What the gate stands before.
         keys: The keys; at least one.
+        count: Told status and code of every refusal.
     """
 
-    def __init__(self, app: ASGIApp, keys: Iterable[SecretStr]) -> None:
+    def __init__(self, app: ASGIApp, keys: Iterable[SecretStr], count: Callable[[int, str], None]) -> None:
         self._app = app
+        self._count = count
         self._keys = [key.get_secret_value().encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass on, or answer 401 (a WebSocket is closed before it opens)."""
-        if scope["type"] not in ("http", "websocket") or _path(scope) in OPEN_PATHS:
+        path = _path(scope) if scope["type"] in ("http", "websocket") else None
+        if path is None or path in OPEN_PATHS or path.startswith(OPEN_FOLDER):
             await self._app(scope, receive, send)
             return
         scheme, _, given = Headers(scope=scope).get("authorization", "").partition(" ")
@@ -71,6 +76,7 @@ class KeyGate:
         else:
             what = "the API key is not one of this server's" if given else "an API key is needed"
             error = Unauthorized(f"{what}: send 'Authorization: Bearer KEY'")
+            self._count(status_of(error), code_of(error))
             await error_response(error)(scope, receive, send)
 
     def _knows(self, given: str) -> bool:

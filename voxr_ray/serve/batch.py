@@ -21,9 +21,9 @@ from voxr_ray.config import Settings
 from voxr_ray.errors import EngineError, InvalidRequest, TooLarge, VoxrError
 from voxr_ray.messages import SynthRequest, SynthResult
 from voxr_ray.serve.http_errors import UnknownField, body_of, from_validation
-from voxr_ray.serve.http_schema import SpeechBody
 from voxr_ray.serve.output import SpokenFile, usage
 from voxr_ray.serve.speech import SpeechService
+from voxr_ray.serve.speech_body import SpeechBody
 
 _log = logging.getLogger(__name__)
 

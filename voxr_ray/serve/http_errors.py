@@ -1,13 +1,14 @@
 """How errors look over HTTP: one table from class to status, one shape for all of them.
 
 The shape is OpenAI's, ``{"error": {"message", "type", "param", "code"}}``, for every answer a router gives,
-including unknown paths and methods. What Serve's own proxy answers before a router is reached has no such shape.
+including unknown paths and methods. :mod:`voxr_ray.serve.proxy` gives it to what Serve's own proxy answers.
 """
 
 from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastapi import FastAPI, Request
@@ -30,6 +31,7 @@ from voxr_ray.errors import (
     VoiceExists,
     VoxrError,
 )
+from voxr_ray.serve.responses import StreamBroken
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +50,10 @@ class UnsupportedMediaType(RequestError):
 
 class UnknownModel(RequestError):
     """The request asks for a model that is not the one served."""
+
+
+class UnknownPath(RequestError):
+    """Nothing is served at the path of the request."""
 
 
 class Unauthorized(RequestError):
@@ -82,6 +88,7 @@ _TABLE: dict[type[VoxrError], _Row] = {
     UnknownVoice: _Row(404, _CALLER, "voice_not_found"),
     VoiceExists: _Row(409, _CALLER, "voice_exists"),
     UnknownModel: _Row(404, _CALLER, "model_not_found"),
+    UnknownPath: _Row(404, _CALLER, "not_found"),
     BodyTooLarge: _Row(413, _CALLER, "body_too_large"),
     UnsupportedMediaType: _Row(415, _CALLER, "unsupported_media_type"),
     RequestError: _Row(400, _CALLER, "invalid_request"),
@@ -157,19 +164,28 @@ def from_validation(error: ValidationError) -> RequestError:
     return InvalidRequest(f"{param}: {first['msg'].removeprefix('Value error, ')}{shown}", param=param)
 
 
-def install(app: FastAPI) -> None:
-    """Give every error of ``app`` its shape."""
+def install(app: FastAPI, count: Callable[[int, str], None]) -> None:
+    """Give every error of ``app`` its shape.
+
+    Args:
+        app: Gets the handlers.
+        count: Told status and code of every answer that is an error.
+    """
 
     async def on_error(request: Request, error: Exception) -> JSONResponse:
         if isinstance(error, VoxrError):
             if status_of(error) >= 500 and not isinstance(error, Overloaded):
                 _log.error("request %s failed: %s", request.headers.get("x-request-id", "-")[:128], error)
+            count(status_of(error), code_of(error))
             return error_response(error)
         if isinstance(error, HTTPException):
             kind = _CALLER if error.status_code < 500 else _SERVER
             code = _HTTP_CODES.get(error.status_code, "http_error")
+            count(error.status_code, code)
             body = error_body(f"{request.method} {request.url.path}: {error.detail}", kind, None, code)
             return JSONResponse(body, error.status_code, error.headers)
+        if not isinstance(error, StreamBroken):  # that one is no answer, and was counted where it broke
+            count(500, "internal_error")
         # Starlette raises it again once this is sent, so Serve logs the traceback.
         return JSONResponse(error_body("internal error", _SERVER, None, "internal_error"), 500)
 

@@ -1,25 +1,26 @@
-"""The body of ``POST /v1/audio/speech``: its fields, what they mean together, and the request they make.
+"""What the fields of ``POST /v1/audio/speech`` mean together, and the request they make.
 
-Pure functions; any thread. Types are checked here, the ranges of model parameters by
-:class:`~voxr_ray.messages.SynthRequest`, so that there is one place for each. Every field that is accepted has an
-effect; a combination without a meaning is refused by the name of a field in it.
+Pure functions; any thread. Types are checked by :class:`~voxr_ray.serve.speech_body.SpeechBody`, the ranges of
+model parameters by :class:`~voxr_ray.messages.SynthRequest`, so that there is one place for each. Every field that is
+accepted has an effect; a combination without a meaning is refused by the name of a field in it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any
 
 import numpy as np
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError
+from pydantic import ValidationError
 
 from voxr_ray.audio import decode_recording, parse_audio_field, to_pcm16
 from voxr_ray.config import Settings
-from voxr_ray.encode import SAMPLE_RATES_HZ, AudioFormat, check_rate
+from voxr_ray.encode import AudioFormat, check_rate
 from voxr_ray.errors import InvalidRequest, TooLarge
 from voxr_ray.messages import Prompt, Recording, Reference, SynthRequest
 from voxr_ray.serve.http_errors import UnknownModel, from_validation
 from voxr_ray.serve.remote import AudioLink, link_of
+from voxr_ray.serve.speech_body import STREAM_FORMATS, SpeechBody
+from voxr_ray.serve.spelling import LANGUAGES, Language, can_spell, check_spelling, is_installed
 from voxr_ray.serve.text import compose, is_speakable
 from voxr_ray.serve.voice_names import DEFAULT_VOICE, key_of
 
@@ -33,81 +34,7 @@ _MODEL_FIELDS = (
     "retry_badcase_ratio_threshold",
 )
 
-
 _Clip = bytes | AudioLink
-
-STREAM_FORMATS = ("audio", "sse")
-
-
-def _shown(**schema: Any) -> Any:
-    """Limits that the description of a field shows; they are checked elsewhere, with messages of their own."""
-    return Field(json_schema_extra=schema)
-
-
-def _voice_name(value: Any) -> Any:
-    """``"alloy"`` and ``{"id": "alloy"}`` name the same voice."""
-    if isinstance(value, dict):
-        if set(value) != {"id"}:
-            raise ValueError('give a name or {"id": name}')
-        return value["id"]
-    return value
-
-
-_VOICE = [
-    {"type": ["string", "null"]},
-    {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"], "additionalProperties": False},
-]
-
-
-class SpeechBody(BaseModel):
-    """Fields of a speech request. ``null`` means unset for all but ``input``; unknown fields are refused."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, use_attribute_docstrings=True)
-
-    input: Annotated[str, _shown(minLength=1)]
-    """Text to speak. It is spoken as it stands, leading brackets included. Long texts are spoken part by part."""
-    model: str | None = None
-    """Name of the served model, as in ``/v1/models``. Unset: that one."""
-    voice: Annotated[str | None, BeforeValidator(_voice_name), _shown(anyOf=_VOICE)] = None
-    """Name of a stored voice, or ``{"id": name}``. Unset or ``default``: the model's own choice. Not with
-    ``ref_audio``."""
-    response_format: Annotated[str | None, _shown(enum=[*AudioFormat, None])] = None
-    """``mp3`` (default), ``opus``, ``aac``, ``flac``, ``wav``, or ``pcm`` (16-bit little-endian mono; the headers name
-    the rate)."""
-    sample_rate: Annotated[int | None, _shown(enum=[*SAMPLE_RATES_HZ, None])] = None
-    """Rate of the answer in Hz. Unset: the model's own. ``opus`` carries 8000, 12000, 16000, 24000 and 48000."""
-    stream: bool | None = None
-    """Send audio while it is made. Unset: false, the whole answer at once, unless ``stream_format`` is ``sse``."""
-    stream_format: Annotated[str | None, _shown(enum=[*STREAM_FORMATS, None])] = None
-    """``audio`` (default): the bytes of the file. ``sse``: server-sent events while the audio is made."""
-    speed: Annotated[FiniteFloat | None, _shown(enum=[1.0, None])] = None
-    """1.0, the only one: the model has no notion of speed."""
-    instructions: str | None = None
-    """How to speak, in words. Never spoken; not together with a transcript."""
-    seed: int | None = None
-    """Seed of the noise, 0 to 2^63-1: equal requests with equal seeds sound equal. Unset: a drawn one."""
-    cfg_value: FiniteFloat | None = None
-    """Guidance scale, 0 to 10."""
-    inference_timesteps: int | None = None
-    """Euler steps a patch, 2 to 100."""
-    min_len: int | None = None
-    """Patch index above which a stop counts."""
-    max_len: int | None = None
-    """Most patches of a take."""
-    retry_badcase: bool | None = None
-    """Make suspiciously long takes again. Not when streaming."""
-    retry_badcase_max_times: int | None = None
-    """Most takes in all, 1 to 10. Not when streaming."""
-    retry_badcase_ratio_threshold: FiniteFloat | None = None
-    """Patches per text token from which a take counts as bad; it bounds every take."""
-    ref_audio: str | None = None
-    """Recording of a voice to imitate: base64, or a data URI."""
-    ref_text: str | None = None
-    """What ``ref_audio`` says. With it the clip is also continued from, unless ``prompt_audio`` is given."""
-    prompt_audio: str | None = None
-    """Recording to continue from: base64, or a data URI. Needs ``prompt_text``."""
-    prompt_text: str | None = None
-    """What ``prompt_audio`` says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +50,7 @@ class Speech:
         reference: File of the voice to imitate, if any, or where it is.
         prompt: File to continue from, if any, or where it is. The same object as ``reference`` where one clip is both.
         prompt_text: What ``prompt`` says.
+        reference_text: What ``reference`` says, if it is continued from as well, before ``prompt``.
         prompt_param: Field that ``prompt`` came in.
         voice: Name of a stored voice to look up; ``None`` for the model's own.
         styled: Whether the text begins with instructions.
@@ -134,6 +62,7 @@ class Speech:
     reference: bytes | AudioLink | None = None
     prompt: bytes | AudioLink | None = None
     prompt_text: str = ""
+    reference_text: str | None = None
     prompt_param: str = "prompt_audio"
     voice: str | None = None
     styled: bool = False
@@ -170,10 +99,14 @@ class Speech:
             clip = decode(self.reference, "ref_audio")
             reference = Reference.of_clip(clip, rate_hz)
         if self.prompt is not None:
+            text, lead = self.prompt_text, clip
             if clip is None or self.prompt is not self.reference:
                 clip = decode(self.prompt, self.prompt_param)
+            if self.reference_text is not None and lead is not None:
+                clip = _joined(lead, clip, rate_hz, settings)
+                text = f"{self.reference_text} {text}"
             recording = Recording.of_clip(clip, rate_hz)
-            prompt = Prompt(digest=recording.digest, clip=recording.clip, text=self.prompt_text)
+            prompt = Prompt(digest=recording.digest, clip=recording.clip, text=text)
         return self.request.model_copy(update={"reference": reference, "prompt": prompt})
 
 
@@ -204,7 +137,8 @@ def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
     audio_format = _audio_format(fields)
     check_rate(audio_format, fields.sample_rate)
     _check_retries(fields, stream)
-    reference, prompt, prompt_text, prompt_param = _clips(fields, settings)
+    reference, prompt, texts, prompt_param = _clips(fields, settings)
+    normalize = _normalize(fields, settings)
     if fields.instructions is not None:
         _check_text(fields.instructions, "instructions", settings)
         if prompt is not None:
@@ -216,7 +150,11 @@ def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
     chosen = {name: getattr(settings, name) if value is None else value for name, value in own.items()}
     try:
         request = SynthRequest(
-            text=compose(fields.input, fields.instructions), seed=fields.seed, request_id=request_id, **chosen
+            text=compose(fields.input, fields.instructions),
+            seed=fields.seed,
+            normalize=normalize,
+            request_id=request_id,
+            **chosen,
         )
     except ValidationError as error:
         raise from_validation(error) from error
@@ -224,10 +162,11 @@ def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
         request,
         audio_format,
         stream,
-        reference,
-        prompt,
-        prompt_text,
-        prompt_param,
+        reference=reference,
+        prompt=prompt,
+        prompt_text=texts[1],
+        reference_text=texts[0],
+        prompt_param=prompt_param,
         voice=voice,
         styled=fields.instructions is not None,
         sse=sse,
@@ -284,8 +223,33 @@ def _check_retries(fields: SpeechBody, stream: bool) -> None:
                              param="retry_badcase_max_times")  # fmt: skip
 
 
-def _clips(fields: SpeechBody, settings: Settings) -> tuple[_Clip | None, _Clip | None, str, str]:
-    """Reference, prompt, the prompt's transcript and the prompt's field."""
+def _normalize(fields: SpeechBody, settings: Settings) -> bool | Language:
+    """Whether the input is to be spelled out, and in which language if the caller says so."""
+    wanted = settings.normalize if fields.normalize is None else fields.normalize
+    if isinstance(wanted, str) and wanted not in LANGUAGES:
+        raise InvalidRequest(
+            f"normalize is {wanted[:40]!r}; true, false, {', '.join(map(repr, LANGUAGES))} are known", param="normalize"
+        )
+    if fields.normalize is None and is_installed() and can_spell(fields.input, wanted) is not None:
+        return False  # asked for by the setting only: a text in another script is spoken as it stands
+    check_spelling(fields.input, wanted)
+    return wanted
+
+
+def _joined(lead: np.ndarray, clip: np.ndarray, rate_hz: int, settings: Settings) -> np.ndarray:
+    """Two clips as one to continue from, within the limit of one: a message between actors has to hold it."""
+    joined = np.concatenate([lead, clip])
+    if len(joined) > settings.max_reference_seconds * rate_hz:
+        raise TooLarge(
+            f"ref_audio and prompt_audio last {len(joined) / rate_hz:.1f} s together; with ref_text speech continues "
+            f"from both, and at most {settings.max_reference_seconds:g} s are accepted: leave ref_text out",
+            param="ref_text",
+        )
+    return joined
+
+
+def _clips(fields: SpeechBody, settings: Settings) -> tuple[_Clip | None, _Clip | None, tuple[str | None, str], str]:
+    """Reference, prompt, the transcripts that go before and with the prompt, and the prompt's field."""
     if fields.ref_text is not None and fields.ref_audio is None:
         raise InvalidRequest("ref_text needs ref_audio, the recording it belongs to", param="ref_text")
     if fields.prompt_text is not None and fields.prompt_audio is None:
@@ -298,10 +262,10 @@ def _clips(fields: SpeechBody, settings: Settings) -> tuple[_Clip | None, _Clip 
     reference = None if fields.ref_audio is None else _clip(fields.ref_audio, "ref_audio", settings)
     if fields.prompt_audio is not None:
         prompt = _clip(fields.prompt_audio, "prompt_audio", settings)
-        return reference, prompt, fields.prompt_text or "", "prompt_audio"
+        return reference, prompt, (fields.ref_text, fields.prompt_text or ""), "prompt_audio"
     if fields.ref_text is not None:
-        return reference, reference, fields.ref_text, "ref_audio"
-    return reference, None, "", "prompt_audio"
+        return reference, reference, (None, fields.ref_text), "ref_audio"
+    return reference, None, (None, ""), "prompt_audio"
 
 
 def _clip(value: str, param: str, settings: Settings) -> _Clip:

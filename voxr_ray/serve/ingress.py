@@ -17,6 +17,7 @@ from voxr_ray.serve.batch import answer_batch
 from voxr_ray.serve.bodies import Bodies
 from voxr_ray.serve.http_errors import UnsupportedMediaType, install
 from voxr_ray.serve.http_schema import unknown_model
+from voxr_ray.serve.page_http import add_board_route, add_page_routes
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.voices_http import add_voice_routes
 from voxr_ray.serve.ws import add_session_route
@@ -32,9 +33,9 @@ def build_http_app(speech: SpeechService) -> FastAPI:
     """
     settings = speech.settings
     app = openapi.DescribedApp(redirect_slashes=False)
-    install(app)
+    install(app, speech.metrics.http_error)
     if settings.api_keys:
-        app.add_middleware(KeyGate, keys=settings.api_keys)
+        app.add_middleware(KeyGate, keys=settings.api_keys, count=speech.metrics.http_error)
     if settings.cors_origins:  # added last, so outermost: a page may read a 401, too
         app.add_middleware(
             CORSMiddleware,
@@ -103,4 +104,6 @@ def build_http_app(speech: SpeechService) -> FastAPI:
 
     add_voice_routes(app, speech.voices, settings.request_timeout_s)
     add_session_route(app, speech)
+    add_board_route(app, speech.board)
+    add_page_routes(app)
     return app

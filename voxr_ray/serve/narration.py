@@ -100,6 +100,11 @@ class Narrator:
         self._prompt = request.prompt
         self._reference = request.reference
 
+    @property
+    def request(self) -> SynthRequest:
+        """Voice and parameters of every part."""
+        return self._shared
+
     def break_off(self) -> None:
         """Let the next part begin anew, with the same voice."""
         self._prompt = self._shared.prompt

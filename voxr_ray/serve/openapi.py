@@ -16,9 +16,10 @@ from pydantic_core import CoreSchema
 from voxr_ray.encode import AudioFormat
 from voxr_ray.messages import SynthRequest
 from voxr_ray.serve.batch import SHARED_FIELDS, BatchBody
+from voxr_ray.serve.board import MOST_STEPS
 from voxr_ray.serve.http_errors import error_table
-from voxr_ray.serve.http_schema import SpeechBody
 from voxr_ray.serve.output import EVENT_STREAM
+from voxr_ray.serve.speech_body import SpeechBody
 
 _TEXT = {"type": "string"}
 _TEXT_OR_NULL = {"type": ["string", "null"]}
@@ -198,6 +199,60 @@ HEALTH: dict[str, Any] = {
         "properties": {"status": {"const": "ok"}, "model": _TEXT},
     })
     | _errors(*_FAILURES)
+}  # fmt: skip
+
+_SAMPLER = {
+    "type": ["object", "null"],
+    "required": ["cfg_value", "inference_timesteps"],
+    "properties": {"cfg_value": _NUMBER, "inference_timesteps": _COUNT},
+}
+
+_STEP = {
+    "type": "object",
+    "description": "A step: when it began, on the clock of now_s, and what it computed.",
+    "required": ["started_s", "step_ms", "decode_ms", "gap_ms", "width", "slots", "sampler", "waiting", "held"],
+    "properties": dict.fromkeys(("started_s", "step_ms", "decode_ms", "gap_ms"), _NUMBER)
+    | dict.fromkeys(("width", "seatings", "waiting", "held", "pieces"), _COUNT)
+    | {"slots": {"type": "array", "items": _COUNT}, "sampler": _SAMPLER},
+}
+
+_REPLICA = {
+    "type": "object",
+    "required": ["id", "host", "running", "now_s", "width", "slots", "rows", "waiting", "held", "counts", "steps"],
+    "properties": dict.fromkeys(("id", "host"), _TEXT)
+    | dict.fromkeys(("now_s", "progress_age_s", "patch_s"), _NUMBER)
+    | dict.fromkeys(("width", "capacity", "rows", "seatings", "waiting", "held", "encodes", "inside"), _COUNT)
+    | dict.fromkeys(("sampler", "next_sampler"), _SAMPLER)
+    | {
+        "counts": {"type": "object"},
+        "cache": {"type": "object"},
+        "running": {"type": "boolean"},
+        "slots": {"type": "array", "items": _COUNT},
+        "steps": {"type": "array", "items": _STEP},
+    },
+}
+
+BOARD: dict[str, Any] = {
+    "openapi_extra": {
+        "parameters": [
+            {
+                "name": "steps",
+                "in": "query",
+                "description": "Latest steps of each replica, 128 unless given.",
+                "schema": {"type": "integer", "minimum": 0, "maximum": MOST_STEPS},
+            }
+        ]
+    },
+    "responses": _answer("What every replica is doing.", {
+        "type": "object",
+        "required": ["object", "replicas", "silent"],
+        "properties": {
+            "object": {"const": "board"},
+            "replicas": {"type": "array", "items": _REPLICA},
+            "silent": _COUNT | {"description": "Replicas that did not answer in time."},
+        },
+    })
+    | _errors(400, 401, *_FAILURES)
 }  # fmt: skip
 
 

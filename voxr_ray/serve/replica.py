@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,13 @@ from voxr_ray.engine.record import StepRecord
 from voxr_ray.engine.ticket import EngineSnapshot
 from voxr_ray.errors import EngineStopped
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
+from voxr_ray.serve import autoscaling
+from voxr_ray.serve.board import ReplicaBoard, describe
 from voxr_ray.serve.logs import set_up_logs
+from voxr_ray.serve.metrics import EngineMetrics
+from voxr_ray.serve.publisher import Publisher
+from voxr_ray.serve.routing.roster import Roster
+from voxr_ray.serve.routing.values import CallTag, ReplicaName
 from voxr_ray.serve.values import ReplicaInfo
 
 _log = logging.getLogger(__name__)
@@ -64,33 +71,46 @@ class Replica:
         self._settings = settings
         self._engine = Engine(model_factory, engine_options(settings))
         self._engine.start()
+        self._roster = Roster(self._engine)
         self._info = ReplicaInfo(spec=self._engine.spec, notice=getattr(self._engine.model, "notice", None))
+        engine, metrics = self._engine, EngineMetrics()
+        self._publisher = Publisher(lambda: metrics.publish(engine.snapshot(), engine.record.steps()))
         _log.info("serving %s, %d slots", settings.served_name, settings.max_batch)
 
     async def info(self) -> ReplicaInfo:
         """Facts of the model."""
         return self._info
 
-    async def synthesize_stream(self, request: SynthRequest) -> AsyncIterator[AudioChunk]:
+    async def synthesize_stream(self, request: SynthRequest, tag: CallTag | None = None) -> AsyncIterator[AudioChunk]:
         """Render and yield audio while it is made; the last chunk carries the summary.
 
+        Args:
+            request: What to render.
+            tag: Name of the call among those of all routers, for routing.
+
         Raises:
             VoxrError: The request was refused, or its render failed.
         """
+        tag = self._roster.arrived(tag)
         async with AsyncReply[Summary]() as reply:
-            self._engine.submit(request, reply, stream=True)
-            async for chunk in reply:
-                yield chunk
+            with self._roster.inside(tag, request, self._engine.submit(request, reply, stream=True)):
+                async for chunk in reply:
+                    yield chunk
 
-    async def synthesize_pieces(self, request: SynthRequest) -> AsyncIterator[AudioChunk]:
+    async def synthesize_pieces(self, request: SynthRequest, tag: CallTag | None = None) -> AsyncIterator[AudioChunk]:
         """Render to the end, bad takes replaced, then yield the result in pieces that fit a message.
 
+        Args:
+            request: What to render.
+            tag: Name of the call among those of all routers, for routing.
+
         Raises:
             VoxrError: The request was refused, or its render failed.
         """
+        tag = self._roster.arrived(tag)
         async with AsyncReply[SynthResult]() as reply:
-            self._engine.submit(request, reply, stream=False)
-            result = await reply.result()
+            with self._roster.inside(tag, request, self._engine.submit(request, reply, stream=False)):
+                result = await reply.result()
         starts = range(0, max(1, len(result.samples)), _PIECE_SAMPLES)
         for index, start in enumerate(starts):
             yield AudioChunk(
@@ -122,6 +142,22 @@ class Replica:
         """Encode a clip to continue from: the same prompt with features instead of its clip."""
         return Prompt(digest=prompt.digest, features=await self._features(prompt, Padding.LEFT), text=prompt.text)
 
+    async def withdraw(self, replica: ReplicaName, tags: Sequence[CallTag]) -> list[bool]:
+        """Give back renders that still wait for a slot, so that another replica can have them.
+
+        Args:
+            replica: This one: the router sends the call there by it.
+            tags: The calls.
+
+        Returns:
+            For each whether it was given back. Its call then ends with ``Withdrawn``; any other goes on.
+        """
+        return self._roster.withdraw(tags)
+
+    async def record_routing_stats(self) -> dict[str, Any]:
+        """What routers should know; Serve asks for it and sends it to all of them."""
+        return self._roster.report().to_stats()
+
     async def engine_record(self) -> EngineSnapshot:
         """What the engine did so far and what it holds now."""
         return self._engine.snapshot()
@@ -129,6 +165,16 @@ class Replica:
     async def engine_steps(self) -> tuple[StepRecord, ...]:
         """The latest steps, oldest first."""
         return self._engine.record.steps()
+
+    async def record_autoscaling_stats(self) -> dict[str, float]:
+        """What the autoscaler cannot count for itself; Serve asks every few seconds."""
+        snapshot = self._engine.snapshot()
+        batch = snapshot.record.batch
+        return autoscaling.stats(renders=snapshot.load.renders, held=batch.held, sampler=batch.sampler)
+
+    async def board(self) -> ReplicaBoard:
+        """What the board shows of this replica."""
+        return describe(self._engine)
 
     async def check_health(self) -> None:
         """Fail if the owner thread ended, or made no progress for too long while it had work.
@@ -153,3 +199,5 @@ class Replica:
             # An engine that was given up has nobody left to drain, and its thread may never come back: a replacement
             # waits for this actor's GPU.
             engine.close(timeout_s=self._settings.drain_s if engine.running else _GIVEN_UP_S)
+        if publisher := getattr(self, "_publisher", None):
+            publisher.close()

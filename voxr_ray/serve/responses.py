@@ -24,13 +24,13 @@ class AudioStream(Response):
     """A response whose body is sent while it is made.
 
     Args:
-        content: The body in pieces; closed however the sending ends.
+        content: The body in pieces; closed however the sending ends. Also its attribute ``pieces``.
         headers: Extra headers.
         media_type: Content type.
     """
 
     def __init__(self, content: AsyncGenerator[bytes, None], headers: Mapping[str, str], media_type: str) -> None:
-        self._content = content
+        self.pieces = content
         self.status_code = 200
         self.media_type = media_type
         self.background = None
@@ -38,7 +38,7 @@ class AudioStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send start, pieces and end; an exception of the content goes through, and the connection breaks."""
-        async with aclosing(self._content) as content:
+        async with aclosing(self.pieces) as content:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             async for data in content:
                 await send({"type": "http.response.body", "body": data, "more_body": True})

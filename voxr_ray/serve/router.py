@@ -18,6 +18,9 @@ from voxr_ray.messages import AudioChunk, Prompt, Reference, SynthRequest, Synth
 from voxr_ray.serve.batch import synthesize_batch
 from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.logs import set_up_logs
+from voxr_ray.serve.metrics import RouterMetrics
+from voxr_ray.serve.publisher import Publisher
+from voxr_ray.serve.routing.caller import RoutedReplicas
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import VoiceClip, VoiceInfo
@@ -36,7 +39,9 @@ class Router:
 
     def __init__(self, settings: Settings, replicas: DeploymentHandle[Any], library: DeploymentHandle[Any]) -> None:
         set_up_logs()
-        self._speech = SpeechService(settings, Replicas(replicas), Voices(Replicas(library)))
+        metrics = RouterMetrics()
+        self._publisher = Publisher(metrics.publish)
+        self._speech = SpeechService(settings, RoutedReplicas(replicas), Voices(Replicas(library)), metrics)
 
     def __serve_build_asgi_app__(self) -> FastAPI:
         """The HTTP application; Serve asks for it after the constructor."""
@@ -159,3 +164,7 @@ class Router:
             UnknownVoice: There is none of that name.
         """
         return await self._speech.voices.find(name, (await self._speech.info()).spec.input_sample_rate_hz)
+
+    def __del__(self) -> None:
+        if publisher := getattr(self, "_publisher", None):
+            publisher.close()

@@ -22,8 +22,10 @@ from voxr_ray.config import Settings
 from voxr_ray.encode import AudioEncoder, encode_whole
 from voxr_ray.errors import EngineError, InvalidRequest, VoxrError
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
-from voxr_ray.serve.http_errors import RequestTimeout
+from voxr_ray.serve.board import Board
+from voxr_ray.serve.http_errors import RequestTimeout, code_of
 from voxr_ray.serve.http_schema import Speech, parse_speech
+from voxr_ray.serve.metrics import RenderKind, RouterMetrics
 from voxr_ray.serve.narration import Narrator, parts_of, rehearsals, render_parts, stream_parts
 from voxr_ray.serve.output import (
     EVENT_STREAM,
@@ -36,9 +38,12 @@ from voxr_ray.serve.output import (
 )
 from voxr_ray.serve.remote import fetch_both
 from voxr_ray.serve.responses import AudioStream, StreamBroken
+from voxr_ray.serve.spelling import Language, Speller
+from voxr_ray.serve.text import compose, style_of
 from voxr_ray.serve.transport import Replicas
 from voxr_ray.serve.values import ReplicaInfo
 from voxr_ray.serve.voices import Voices, spoken_with
+from voxr_ray.serve.ws_flow import Flow
 
 _log = logging.getLogger(__name__)
 
@@ -61,13 +66,19 @@ class SpeechService:
         settings: The server's settings.
         replicas: Where the work is done.
         voices: The named voices.
+        metrics: Told of every render.
     """
 
-    def __init__(self, settings: Settings, replicas: Replicas, voices: Voices) -> None:
+    def __init__(
+        self, settings: Settings, replicas: Replicas, voices: Voices, metrics: RouterMetrics | None = None
+    ) -> None:
         self.settings = settings
         self.voices = voices
+        self.metrics = metrics or RouterMetrics()
+        self.board = Board(replicas)
         self._replicas = replicas
         self._info: ReplicaInfo | None = None
+        self._speller = Speller()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode")
 
     async def info(self) -> ReplicaInfo:
@@ -86,20 +97,56 @@ class SpeechService:
 
     # ---- for handles ----
 
-    async def render(self, request: SynthRequest) -> SynthResult:
-        """Render a text of any length to the end."""
-        parts = await self._parts(request)
-        if not parts:
-            return await self.render_one(request)
-        return await render_parts(await self.narrator(request), parts)
+    async def render(self, request: SynthRequest, begun_s: float | None = None) -> SynthResult:
+        """Render a text of any length to the end.
 
-    async def render_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
-        """Render a text of any length and pass its chunks on; close it to leave."""
-        parts = await self._parts(request)
-        source = stream_parts(await self.narrator(request), parts) if parts else self.stream_one(request)
-        async with aclosing(source) as chunks:
-            async for chunk in chunks:
-                yield chunk
+        Args:
+            request: Text, voice and parameters.
+            begun_s: When its caller asked for it, by the clock of the metrics; now by default.
+        """
+        with self.metrics.render(RenderKind.WHOLE, request, begun_s) as render:
+            request = await self.spelled(request)
+            parts = await self._parts(request)
+            if parts:
+                result = await render_parts(await self.narrator(request), parts)
+            else:
+                result = await self.render_one(request)
+            render.came(len(result.samples), result.summary.sample_rate_hz)
+            return result
+
+    async def render_stream(
+        self, request: SynthRequest, begun_s: float | None = None
+    ) -> AsyncGenerator[AudioChunk, None]:
+        """Render a text of any length and pass its chunks on; close it to leave. Arguments are those of `render`."""
+        with self.metrics.render(RenderKind.STREAM, request, begun_s) as render:
+            request = await self.spelled(request)
+            parts = await self._parts(request)
+            source = stream_parts(await self.narrator(request), parts) if parts else self.stream_one(request)
+            async with aclosing(source) as chunks:
+                async for chunk in chunks:
+                    render.came(len(chunk.samples), chunk.sample_rate_hz)
+                    yield chunk
+                    render.asked()
+
+    async def spelled(self, request: SynthRequest) -> SynthRequest:
+        """The request with its text in words, if it asks for that; the style it may begin with stays as it is.
+
+        Raises:
+            InvalidRequest: The text cannot be spelled out.
+        """
+        if not request.normalize:
+            return request
+        style, text = style_of(request.text)
+        text = await self.spell_out(text, request.normalize)
+        return request.model_copy(update={"text": style + text, "normalize": False})
+
+    async def spell_out(self, text: str, wanted: bool | Language) -> str:
+        """A text in words, safe to follow a style.
+
+        Raises:
+            InvalidRequest: It cannot be spelled out.
+        """
+        return compose(await self.in_thread(self._speller.spell_out, text, wanted), None)
 
     async def narrator(self, request: SynthRequest) -> Narrator:
         """What renders the parts of a text that has some."""
@@ -158,14 +205,15 @@ class SpeechService:
         Raises:
             VoxrError: Nothing has been sent, and this says why.
         """
+        begun_s = self.metrics.clock()
         try:
             async with asyncio.timeout_at(deadline) as limit:
                 speech = await self.parse(body, request_id)
                 request = await self.complete(speech)
                 notice = (await self.info()).notice
                 if speech.stream:
-                    return await self._streamed(speech, request, notice, deadline)
-                file = await self._file(speech, await self.render(request))
+                    return await self._streamed(speech, request, notice, deadline, begun_s)
+                file = await self._file(speech, await self.render(request, begun_s))
                 headers = file_headers(file, self.settings.served_name, notice)
                 return Response(file.data, headers=headers, media_type=file.audio_format.media_type)
         except TimeoutError as error:
@@ -215,10 +263,10 @@ class SpeechService:
         return SpokenFile(data, speech.audio_format, file_hz, result.audio_seconds, result.summary)
 
     async def _streamed(
-        self, speech: Speech, request: SynthRequest, notice: str | None, deadline: float
+        self, speech: Speech, request: SynthRequest, notice: str | None, deadline: float, begun_s: float
     ) -> AudioStream:
         """Wait for the first audio, then commit to an answer: until then a failure still has a status."""
-        chunks = self.render_stream(request)
+        chunks = self.render_stream(request, begun_s)
         try:
             first = await anext(chunks, None)
             while first is not None and len(first.samples) == 0:
@@ -248,6 +296,8 @@ class SpeechService:
         chunk: AudioChunk | None = first
         summary: Summary | None = None
         wrap = delta_event if speech.sse else bytes
+        lead_s = self.settings.stream_lead_seconds
+        flow = None if lead_s is None else Flow(lead_s)
         with closing(encoder):
             try:
                 while chunk is not None:
@@ -255,6 +305,9 @@ class SpeechService:
                     data = (
                         encoder.encode(chunk.samples) if inline else await self.in_thread(encoder.encode, chunk.samples)
                     )
+                    if flow is not None:
+                        async with asyncio.timeout_at(deadline):
+                            await flow.room(len(data), len(chunk.samples) / chunk.sample_rate_hz)
                     if data:
                         yield wrap(data)
                     summary = chunk.summary
@@ -263,8 +316,10 @@ class SpeechService:
             except (VoxrError, TimeoutError) as error:
                 reason = str(error) or f"it took more than {self.settings.request_timeout_s:g} s"
                 _log.error("request %s broke off after its first byte: %s", speech.request.request_id, reason)
+                failure = error if isinstance(error, VoxrError) else RequestTimeout(reason)
+                self.metrics.broken_stream(code_of(failure))
                 if speech.sse:
-                    yield error_event(error if isinstance(error, VoxrError) else RequestTimeout(reason))
+                    yield error_event(failure)
                 raise StreamBroken(reason) from error
             finally:
                 await rest.aclose()

@@ -65,6 +65,11 @@ def sentences(text: str) -> list[str]:
     return _pieces(text, ends)
 
 
+def within(text: str, most: int) -> list[str]:
+    """Cut a text into its sentences, and those whose :func:`weight` is above ``most`` inside; joined, they are it."""
+    return [piece for sentence in sentences(text) for piece in _fit(sentence, most)]
+
+
 def split(text: str, most: int) -> list[str]:
     """Cut a text into parts for rendering.
 
@@ -81,7 +86,7 @@ def split(text: str, most: int) -> list[str]:
     """
     if weight(text.strip()) <= most:
         return [text] if text else []
-    pieces = [piece for sentence in sentences(text) for piece in _fit(sentence, most)]
+    pieces = within(text, most)
     target = 2 * most // 5
     parts: list[list[str]] = []
     held, speaks = 0, False
@@ -130,7 +135,7 @@ class SentenceBuffer:
     def flush(self) -> list[str]:
         """What is left, complete or not."""
         left, self._text = self._text, ""
-        return [piece for sentence in sentences(left) for piece in _fit(sentence, self._most) if is_speakable(piece)]
+        return [piece for piece in within(left, self._most) if is_speakable(piece)]
 
     def clear(self) -> None:
         """Forget what is left."""

@@ -80,11 +80,57 @@ class Replicas:
             async for item in response:
                 yield item
 
+    async def broadcast(self, method: str, *args: Any, timeout_s: float) -> list[Any]:
+        """Call a method of every replica that runs now, and wait for their results, each for itself.
+
+        Serve's own collection of the results is all or nothing: one frozen replica would hide the others.
+
+        Args:
+            method: Name of a coroutine method; its result must pickle to less than 4 MiB.
+            *args: Its arguments, with the same limit.
+            timeout_s: Seconds the replicas may take.
+
+        Returns:
+            A result for each replica, in no order; of one that failed or is late, the error. Empty without replicas.
+
+        Raises:
+            VoxrError: The replicas cannot be asked.
+        """
+        late = EngineStopped(f"the replica did not answer within {timeout_s:g} s", retry_after_s=_RETRY_AFTER_S)
+        response = self._method(method, stream=False).broadcast(method, *args)
+        try:
+            async with asyncio.timeout(timeout_s):
+                results = await response._fetch_replica_results_async()
+        except DeploymentUnavailableError:
+            return []
+        except TimeoutError as error:
+            raise late from error
+        except _FOREIGN as error:
+            raise translate(error) from error
+        calls = [asyncio.ensure_future(result.get_async()) for result in results]
+        try:
+            if calls:
+                await asyncio.wait(calls, timeout=timeout_s)
+            return [_outcome(call) if call.done() else late for call in calls]
+        finally:
+            for call, result in zip(calls, results, strict=True):
+                if not call.done():
+                    call.cancel()
+                    result.cancel()
+
     def _method(self, method: str, *, stream: bool, by_reference: bool = False) -> Any:
         key = (method, stream, by_reference)
         if key not in self._methods:
             self._methods[key] = self._handle.options(method_name=method, stream=stream, _by_reference=by_reference)
         return self._methods[key]
+
+
+def _outcome(call: asyncio.Future[Any]) -> Any:
+    """The result of a call that is done, or the error of this project that stands for its failure."""
+    if call.cancelled():
+        return EngineError(_STOPPED)
+    error = call.exception()
+    return call.result() if error is None else translate(error)
 
 
 @contextlib.asynccontextmanager

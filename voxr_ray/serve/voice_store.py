@@ -19,7 +19,8 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
-from voxr_ray.audio import container_of, decode_recording, to_pcm16
+from voxr_ray.audio import decode_recording, to_pcm16
+from voxr_ray.decode import container_of
 from voxr_ray.errors import BadAudio, EngineError, InvalidRequest, TooLarge, VoiceExists
 from voxr_ray.messages import Recording
 from voxr_ray.serve.values import VoiceClip, VoiceInfo

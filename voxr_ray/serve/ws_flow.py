@@ -1,11 +1,12 @@
-"""How far a session may be ahead of its reader.
+"""How far a session, or a stream, may be ahead of its reader.
 
 Serve takes every frame at once and keeps what the client has not read, so a blocked socket is never felt here. Two
 other measures bound what is under way:
 
 - *Credit*: a client that sets ``max_unread_bytes`` and confirms what it has read (``audio.read``) never has more
   than that outstanding (a single larger frame excepted).
-- *Pace*: for any other client audio is sent at most ``lead_s`` seconds ahead of real time, at which it plays.
+- *Pace*: for any other client audio is sent at most ``lead_s`` seconds ahead of real time, at which it plays. Streamed
+  answers have this measure alone, where the operator sets it.
 
 While a frame waits, no chunk is taken and no further sentence is given to a replica; the one sentence under way is
 rendered to its end and kept here. Runs on a router's event loop.
@@ -19,7 +20,7 @@ from voxr_ray.errors import InvalidRequest
 
 
 class Flow:
-    """The account of one session.
+    """The account of one session or stream.
 
     Args:
         lead_s: Seconds of audio that may be ahead of real time, without credit.

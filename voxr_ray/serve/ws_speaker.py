@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
@@ -19,8 +19,10 @@ from voxr_ray.errors import VoxrError
 from voxr_ray.messages import AudioChunk
 from voxr_ray.serve.http_errors import RequestTimeout
 from voxr_ray.serve.http_schema import Speech
+from voxr_ray.serve.metrics import Render, RenderKind
 from voxr_ray.serve.narration import Narrator
 from voxr_ray.serve.speech import SpeechService
+from voxr_ray.serve.spelling import Language
 from voxr_ray.serve.text import compose
 from voxr_ray.serve.ws_flow import Flow
 from voxr_ray.serve.ws_messages import Config, error_message
@@ -69,6 +71,7 @@ class Speaker:
         self._current: asyncio.Task[None] | None = None
         self._narrator: Narrator | None = None
         self._format = AudioFormat.WAV
+        self._normalize: bool | Language = False
         self._in_frames = False
         self._said = 0
 
@@ -147,7 +150,9 @@ class Speaker:
         limit_s = self._speech.settings.request_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                self._narrator = await self._speech.narrator(await self._speech.complete(speech))
+                request = await self._speech.complete(speech)
+                self._normalize = request.normalize
+                self._narrator = await self._speech.narrator(request.model_copy(update={"normalize": False}))
         except TimeoutError:
             await self._send(error_message(RequestTimeout(f"no replica was there within {limit_s:g} s")))
             return
@@ -165,8 +170,11 @@ class Speaker:
         started = failed = False
         held: list[bytes] = []
         try:
-            async with aclosing(narrator.stream(compose(sentence, None))) as chunks:
-                while (chunk := await self._next(chunks)) is not None:
+            text = compose(sentence, None)
+            if self._normalize:
+                text = await self._speech.spell_out(text, self._normalize)
+            async with aclosing(self._chunks(narrator, text)) as chunks:
+                async for chunk in chunks:
                     if not started:
                         started = True
                         await self._send(self._start(index, sentence, narrator.seed, chunk.sample_rate_hz))
@@ -188,15 +196,26 @@ class Speaker:
             done = {"type": "audio.done", "sentence_index": index, "total_bytes": sent_bytes, "error": failed}
             await self._send(done)
 
-    async def _next(self, chunks: AsyncIterator[AudioChunk]) -> AudioChunk | None:
+    async def _chunks(self, narrator: Narrator, text: str) -> AsyncGenerator[AudioChunk, None]:
+        """The audio of one sentence, counted, each chunk within the time an answer may take."""
+        with self._speech.metrics.render(RenderKind.SESSION, narrator.request) as render:
+            async with aclosing(narrator.stream(text)) as chunks:
+                while (chunk := await self._next(chunks, render)) is not None:
+                    yield chunk
+
+    async def _next(self, chunks: AsyncIterator[AudioChunk], render: Render) -> AudioChunk | None:
+        render.asked()
         limit_s = self._speech.settings.request_timeout_s
         try:
             async with asyncio.timeout(limit_s) as limit:
-                return await anext(chunks, None)
+                chunk = await anext(chunks, None)
         except TimeoutError as error:
             if limit.expired():
                 raise RequestTimeout(f"nothing was ready within {limit_s:g} s") from error
             raise
+        if chunk is not None:
+            render.came(len(chunk.samples), chunk.sample_rate_hz)
+        return chunk
 
     def _start(self, index: int, sentence: str, seed: int, rate_hz: int) -> dict[str, Any]:
         return {"type": "audio.start", "sentence_index": index, "sentence_text": sentence.strip(),

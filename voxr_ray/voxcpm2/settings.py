@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, ValidationError
 
 from voxr_ray.errors import CheckpointError
 
@@ -27,6 +27,8 @@ class RequestDefaults(BaseModel):
     """Euler steps a patch."""
     retry_badcase_ratio_threshold: Annotated[float, Field(gt=0.0, le=100.0, allow_inf_nan=False)] | None = None
     """Patches per text token from which a take counts as bad."""
+    normalize: StrictBool | None = None
+    """Whether numbers, dates, money and abbreviations are spelled out."""
 
 
 class CheckpointSettings(BaseModel):

@@ -229,3 +229,14 @@ def raising(error: Exception) -> Any:
         raise error
 
     return hook
+
+
+@pytest.mark.parametrize("work", ["prefill", "admit"])
+def test_the_log_of_a_fault_knows_the_request(work: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The owner thread serves many: no context of a caller reaches it."""
+    driver = Driver()
+    driver.submit(request(f"x @fail={work}@", request_id="r-1"))
+    driver.submit(request("y"))
+    driver.cycle(3)
+    (failure,) = [record for record in caplog.records if record.exc_info]
+    assert vars(failure)["request_id"] == "r-1"

@@ -10,10 +10,12 @@ from typing import Any
 
 import httpx
 
+from tests.fakes.sink import FakeSink
 from tests.fakes.slot_model import make_fake_model
 from voxr_ray.config import Settings
 from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.library import Library
+from voxr_ray.serve.metrics import RouterMetrics
 from voxr_ray.serve.replica import Replica
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.voices import Voices
@@ -32,6 +34,9 @@ class LocalReplicas:
         async for item in getattr(self.replica, method)(*args):
             yield item
 
+    async def broadcast(self, method: str, *args: Any, timeout_s: float) -> list[Any]:
+        return [await self.call(method, *args)]
+
 
 class LocalServer:
     """A replica on the fake model, and a client of its HTTP surface."""
@@ -42,7 +47,9 @@ class LocalServer:
         self.settings = Settings.load(chosen | (settings or {}), {})
         self.replica = Replica(self.settings, partial(make_fake_model, **model))
         voices = Voices(LocalReplicas(Library(self.settings)))  # type: ignore[arg-type]
-        self.service = SpeechService(self.settings, LocalReplicas(self.replica), voices)  # type: ignore[arg-type]
+        self.sink = FakeSink()
+        replicas: Any = LocalReplicas(self.replica)
+        self.service = SpeechService(self.settings, replicas, voices, RouterMetrics(self.sink))
         self.app = build_http_app(self.service)
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
         self.client = httpx.AsyncClient(transport=transport, base_url="http://test")

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from voxr_ray import app as app_builder
 from voxr_ray.app import StartRefused, build_app, check_model, doubts, load_checkpoint
 from voxr_ray.config import Settings
 from voxr_ray.errors import CheckpointError, ConfigurationError
+from voxr_ray.serve import autoscaling
 
 
 def factory(settings: Settings, **arguments: Any) -> Any:
@@ -42,6 +44,13 @@ def test_limits_and_times_are_derived() -> None:
         assert config.max_constructor_retry_count == 1
         assert config.max_ongoing_requests > 12
     assert built["Router"]._deployment_config.max_ongoing_requests >= 1000
+
+
+def test_replicas_are_chosen_by_sampler() -> None:
+    config = deployments({"max_batch": 8, "max_queue": 4})["Replica"]._deployment_config.request_router_config
+    assert config.get_request_router_class().__name__ == "SamplerRouter"
+    assert config.request_router_kwargs == {"width": 8, "room": 12, "keep_s": 10.0}
+    assert config.request_routing_stats_period_s == 0.25
 
 
 def test_a_device_becomes_actor_options() -> None:
@@ -137,3 +146,26 @@ def test_wrong_settings_of_a_checkpoint_are_refused_in_one_line(tmp_path: Path, 
     with pytest.raises(CheckpointError, match=r"voxr\.json") as caught:
         check_model(Settings.load({"model": str(folder), "device": "cpu"}, {}))
     assert "\n" not in str(caught.value)
+
+
+def test_the_autoscaler_aims_at_a_batch_nearly_full_and_uses_the_projects_policy() -> None:
+    scaled = deployments({"max_replicas": 8, "max_batch": 32, "upscale_delay_s": 5, "scaling_look_back_s": 15})
+    config = scaled["Replica"]._deployment_config.autoscaling_config
+    assert config.target_ongoing_requests == 24
+    assert config.target_ongoing_requests < scaled["Replica"]._deployment_config.max_ongoing_requests
+    assert (config.upscale_delay_s, config.downscale_delay_s, config.look_back_period_s) == (5, 600, 15)
+    assert config.policy.policy_function == autoscaling.POLICY
+    assert deployments({})["Replica"]._deployment_config.autoscaling_config is None
+
+
+def test_spelling_out_needs_its_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    deployments({"normalize": True})
+    monkeypatch.setattr(import_module("voxr_ray.app"), "is_installed", lambda: False)
+    with pytest.raises(ConfigurationError, match=r"voxr_ray\[normalize\]"):
+        deployments({"normalize": True})
+    folder = write_checkpoint(tmp_path / "checkpoint", variant_config("concat_condition"))
+    (folder / "voxr.json").write_text(json.dumps({"defaults": {"normalize": True}}))
+    wished = Settings.load({"model": str(folder), "device": "cpu"}, {})
+    assert check_model(wished).normalize is False
+    monkeypatch.undo()
+    assert check_model(wished).normalize is True

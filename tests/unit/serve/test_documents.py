@@ -2,59 +2,27 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import re
 import subprocess
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import soundfile
-import uvicorn
 
 from tests.playback import decode, speech_like
-from tests.unit.serve.local import LocalServer
+from tests.unit.serve.serving import serving
 from voxr_ray.config import Settings
 from voxr_ray.serve.http_errors import error_table
-from voxr_ray.serve.http_schema import SpeechBody
+from voxr_ray.serve.speech_body import SpeechBody
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 EXAMPLE = re.compile(
     r"(?:<!-- settings: (?P<settings>.*?) -->\n)?```(?P<language>bash|python)\n(?P<code>.*?)```", re.DOTALL
 )
 EXAMPLES = [match.groupdict() for match in EXAMPLE.finditer((DOCS / "http.md").read_text())]
-
-
-@contextlib.contextmanager
-def serving(settings: dict[str, Any]) -> Iterator[str]:
-    """A server on the fake model with a real port; its address."""
-    ready, addresses = threading.Event(), []
-
-    async def main() -> None:
-        local = LocalServer({"model_name": "voxr"} | settings)
-        server = uvicorn.Server(uvicorn.Config(local.app, host="127.0.0.1", port=0, log_level="warning"))
-        task = asyncio.create_task(server.serve())
-        while not server.started and not task.done():
-            await asyncio.sleep(0.01)
-        addresses.append(f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}")
-        stop.append(server)
-        ready.set()
-        await task
-        await local.close()
-
-    stop: list[uvicorn.Server] = []
-    thread = threading.Thread(target=asyncio.run, args=(main(),))
-    thread.start()
-    assert ready.wait(20)
-    try:
-        yield addresses[0]
-    finally:
-        stop[0].should_exit = True
-        thread.join(20)
 
 
 @pytest.fixture(scope="module")

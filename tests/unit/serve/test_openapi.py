@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
 
 from tests.unit.serve.local import LocalServer
 from voxr_ray.serve.batch import SHARED_FIELDS
-from voxr_ray.serve.http_schema import SpeechBody
+from voxr_ray.serve.speech_body import SpeechBody
 
 OPERATIONS = [
     ("/v1/audio/speech", "POST"),
@@ -28,6 +28,7 @@ OPERATIONS = [
     ("/v1/audio/voices/{name}", "DELETE"),
     ("/v1/models", "GET"),
     ("/v1/models/{model_id}", "GET"),
+    ("/v1/board", "GET"),
     ("/health", "GET"),
 ]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import io
 import json
@@ -16,8 +17,9 @@ import soundfile
 
 from tests.fakes.solo import render_alone
 from tests.unit.serve.local import LocalServer
-from voxr_ray.audio import pcm16_bytes
-from voxr_ray.messages import SynthRequest
+from voxr_ray.audio import decode_recording, parse_audio_field, pcm16_bytes, to_pcm16
+from voxr_ray.messages import Prompt, Recording, Reference, SynthRequest
+from voxr_ray.serve.responses import AudioStream
 
 
 def clip(seconds: float = 0.5, rate_hz: int = 16_000, seed: int = 0) -> str:
@@ -139,7 +141,7 @@ async def test_settings_are_the_defaults_of_requests() -> None:
 
 
 async def test_null_means_unset_for_optional_fields(local: LocalServer) -> None:
-    from voxr_ray.serve.http_schema import SpeechBody
+    from voxr_ray.serve.speech_body import SpeechBody
 
     nulls: dict[str, Any] = dict.fromkeys(set(SpeechBody.model_fields) - {"input", "seed"})
     plain = await local.speak(input="nulls @patches=3@", seed=1)
@@ -170,6 +172,7 @@ BAD_VALUES: dict[str, list[Any]] = {
     "ref_audio": ["", "  ", 5, "not base64!", "AAAA", "http://127.0.0.1/x.wav", "file:///etc/passwd", "../x.wav"],
     "prompt_audio": ["", 5, "AAAA", "https://example.org/x.wav"],
     "ref_text": ["", "  ", 5, "without audio"],
+    "normalize": ["", "fr", 1, []],
     "prompt_text": ["", "  ", 5, "without audio"],
     "inputs": ["unknown"],
     "speaker": [None],
@@ -278,8 +281,34 @@ async def test_the_meaning_of_recordings(local: LocalServer) -> None:
         assert answer.status_code == 200, answer.text
         audio[way] = answer.content
     assert audio["same clip"] == audio["same clip, spelled out"]
-    assert audio["both"] == audio["all four"]
-    assert len(set(audio.values())) == 5
+    assert len(set(audio.values())) == 6
+
+
+async def test_a_transcript_of_the_reference_makes_it_the_beginning_of_what_is_continued(local: LocalServer) -> None:
+    voice, other = clip(0.2, seed=1), clip(0.3, seed=2)
+    fields = {"ref_audio": voice, "ref_text": "more", "prompt_audio": other, "prompt_text": "said"}
+    answer = await local.speak(input="spoken @patches=4@", seed=1, **fields)
+    lead, tail = (decode_recording(parse_audio_field(each, "x"), 16_000, max_seconds=9) for each in (voice, other))
+    whole = Recording.of_clip(to_pcm16(np.concatenate([lead, tail])), 16_000)
+    request = SynthRequest(
+        text="spoken @patches=4@",
+        seed=1,
+        reference=Reference.of_clip(to_pcm16(lead), 16_000),
+        prompt=Prompt(whole.digest, whole.clip, text="more said"),
+    )
+    assert answer.content[44:] == pcm16_bytes(render_alone(request).samples)
+
+
+async def test_clips_that_are_continued_from_fit_one_recording_together() -> None:
+    local = LocalServer({"max_reference_seconds": 0.4})
+    try:
+        fields = {"ref_audio": clip(0.2), "prompt_audio": clip(0.3), "prompt_text": "said"}
+        assert (await local.speak(input="spoken", **fields)).status_code == 200
+        error = (await local.speak(input="spoken", ref_text="more", **fields)).json()["error"]
+        assert (error["param"], error["code"]) == ("ref_text", "too_large")
+        assert "0.5 s together" in error["message"]
+    finally:
+        await local.close()
 
 
 async def test_equal_recordings_in_other_files_are_the_same_voice(local: LocalServer) -> None:
@@ -367,7 +396,7 @@ async def test_a_notice_is_passed_on(local: LocalServer) -> None:
 
 
 async def test_an_openapi_description_names_every_field(local: LocalServer) -> None:
-    from voxr_ray.serve.http_schema import SpeechBody
+    from voxr_ray.serve.speech_body import SpeechBody
 
     document = (await local.client.get("/openapi.json")).json()
     body = document["paths"]["/v1/audio/speech"]["post"]["requestBody"]["content"]["application/json"]["schema"]
@@ -382,3 +411,23 @@ async def test_an_unknown_field_is_named_as_the_caller_named_it(local: LocalServ
     assert answer.status_code == 400
     assert answer.json()["error"]["param"] == name
     assert f"unknown field '{name}'" in answer.json()["error"]["message"]
+
+
+async def test_a_stream_waits_when_it_is_ahead_of_real_time_and_loses_nothing() -> None:
+    text = "one two three four five six seven. " * 4
+    fields: dict[str, Any] = {"input": text, "seed": 3, "response_format": "pcm", "stream": True}
+    free, paced = LocalServer({"max_part_chars": 40}), LocalServer({"max_part_chars": 40, "stream_lead_seconds": 0.05})
+    try:
+        whole = (await free.speak(**fields)).content
+        answer = await paced.service.answer(json.dumps(fields).encode(), "", asyncio.get_running_loop().time() + 60)
+        assert isinstance(answer, AudioStream)
+        sent, begun = b"", []
+        async for piece in answer.pieces:
+            sent += piece
+            begun.append((await paced.counts()).submitted)
+        assert sent == whole
+        assert begun[0] == 1  # the next part is asked for when there is room for it
+        assert begun[-1] == 4
+    finally:
+        await free.close()
+        await paced.close()
