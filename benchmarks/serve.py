@@ -77,7 +77,7 @@ async def load(speak: Speak, arguments: argparse.Namespace, users: int, seed: in
     """One turn: the whole load of one kind."""
     start_s = time.perf_counter()
     if arguments.rate:
-        drawn = random.Random(seed)  # noqa: S311 - the arrivals of strangers, repeatable
+        drawn = random.Random(seed)
         gaps_s = [drawn.expovariate(arguments.rate) for _ in range(arguments.requests)]
         calls = await open_loop(speak, requests(arguments, arguments.requests, seed), gaps_s, told)
     else:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -63,7 +64,35 @@ async def first_of(items: AsyncIterator[Any]) -> float:
     return first_s
 
 
-def stages(local: Replica, http: httpx.AsyncClient, served: Any, proxied: httpx.AsyncClient) -> dict[str, Take]:
+async def ask_application(app: Any, body: bytes, on_audio: Callable[[], None]) -> None:
+    """Call an ASGI application as a server does. httpx would wait for the whole answer."""
+    sent = [{"type": "http.request", "body": body, "more_body": False}]
+    status = 0
+
+    async def receive() -> dict[str, Any]:
+        if sent:
+            return sent.pop()
+        await asyncio.Event().wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        nonlocal status
+        status = message.get("status", status)
+        if message.get("body"):
+            on_audio()
+
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    await app(
+        {"type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST", "scheme": "http",
+         "path": "/v1/audio/speech", "raw_path": b"/v1/audio/speech", "root_path": "", "query_string": b"",
+         "headers": headers, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 80)},
+        receive, send,
+    )  # fmt: skip
+    if status != 200:
+        raise RuntimeError(f"the application answered {status}")
+
+
+def stages(local: Replica, app: Any, served: Any, proxied: httpx.AsyncClient) -> dict[str, Take]:
     """Every stage of the way, nearest to the engine first."""
 
     def on_thread(chunks: int) -> float:
@@ -80,18 +109,27 @@ def stages(local: Replica, http: httpx.AsyncClient, served: Any, proxied: httpx.
     async def coroutines(chunks: int) -> float:
         return await first_of(local.synthesize_stream(request(chunks)))
 
-    def over(client: httpx.AsyncClient) -> Take:
-        async def take(chunks: int) -> float:
-            body = {"input": words(chunks), "response_format": "pcm", "stream": True, "min_len": 0, "max_len": 10_000,
-                    "retry_badcase_ratio_threshold": 100.0}  # fmt: skip
-            start_s, first_s = time.perf_counter(), 0.0
-            async with client.stream("POST", "/v1/audio/speech", json=body) as answer:
-                answer.raise_for_status()
-                async for _ in answer.aiter_raw():
-                    first_s = first_s or time.perf_counter() - start_s
-            return first_s
+    def body(chunks: int) -> dict[str, Any]:
+        return {"input": words(chunks), "response_format": "pcm", "stream": True, "min_len": 0, "max_len": 10_000,
+                "retry_badcase_ratio_threshold": 100.0}  # fmt: skip
 
-        return take
+    async def in_process(chunks: int) -> float:
+        start_s, first_s = time.perf_counter(), 0.0
+
+        def audio() -> None:
+            nonlocal first_s
+            first_s = first_s or time.perf_counter() - start_s
+
+        await ask_application(app, json.dumps(body(chunks)).encode(), audio)
+        return first_s
+
+    async def by_proxy(chunks: int) -> float:
+        start_s, first_s = time.perf_counter(), 0.0
+        async with proxied.stream("POST", "/v1/audio/speech", json=body(chunks)) as answer:
+            answer.raise_for_status()
+            async for _ in answer.aiter_raw():
+                first_s = first_s or time.perf_counter() - start_s
+        return first_s
 
     replicas = Replicas(served.replica)
     router = served.router.options(method_name="synthesize_stream", stream=True)
@@ -106,10 +144,10 @@ def stages(local: Replica, http: httpx.AsyncClient, served: Any, proxied: httpx.
     return {
         "engine, on a thread": engine,
         "replica, coroutines": coroutines,
-        "HTTP application, in process": over(http),
+        "HTTP application, in process": in_process,
         "replica's handle, by value": by_value,
         "router's handle": by_router,
-        "HTTP through the proxy": over(proxied),
+        "HTTP through the proxy": by_proxy,
     }
 
 
@@ -131,10 +169,9 @@ async def run(arguments: argparse.Namespace, settings: Settings, served: Any, fo
     replicas: Any = LocalReplicas(local)
     library: Any = LocalReplicas(Library(settings))
     app = build_http_app(SpeechService(settings, replicas, Voices(library)))
-    in_process = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://local", timeout=300)
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=arguments.streams)
     proxied = httpx.AsyncClient(base_url=served.url, timeout=300, limits=limits)
-    takes = stages(local, in_process, served, proxied)
+    takes = stages(local, app, served, proxied)
     found: dict[str, list[tuple[float, float, float]]] = {name: [] for name in takes}
     try:
         for take in takes.values():
@@ -145,7 +182,6 @@ async def run(arguments: argparse.Namespace, settings: Settings, served: Any, fo
                     found[name].append(await measure(take, arguments))
                     bar.update()
     finally:
-        await in_process.aclose()
         await proxied.aclose()
         with suppress(AttributeError):
             local.__del__()

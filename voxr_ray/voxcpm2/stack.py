@@ -79,15 +79,8 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     Source: OpenBMB/VoxCPM, ``apply_rotary_pos_emb``.
     """
-    wide = widened(x)
-    first, second = wide.chunk(2, dim=-1)
-    if torch.is_grad_enabled():
-        return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-    out = torch.empty(x.shape, dtype=torch.float32, device=x.device)
-    left, right = out.chunk(2, dim=-1)
-    torch.mul(first, cos, out=left).sub_(second * sin)
-    torch.mul(second, cos, out=right).add_(first * sin)
-    return out
+    first, second = widened(x).chunk(2, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
 class Layer(nn.Module):
