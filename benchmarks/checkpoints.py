@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scripts.build_default_checkpoint import CONFIG, character_tokenizer
+from scripts.random_checkpoint import CONFIG, character_tokenizer
 from voxr_ray.voxcpm2.config import ModelConfig
 from voxr_ray.voxcpm2.hub import default_checkpoint
 from voxr_ray.voxcpm2.weights import TensorTable, tensor_table

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import safetensors.numpy
 
-from scripts.build_default_checkpoint import CONFIG, character_tokenizer, random_tensors
+from scripts.random_checkpoint import CONFIG, character_tokenizer, random_tensors
 from voxr_ray.voxcpm2.config import ModelConfig
 from voxr_ray.voxcpm2.weights import tensor_table
 

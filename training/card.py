@@ -15,9 +15,10 @@ A small VoxCPM2-architecture text-to-speech model (6.7 M parameters, AudioVAE 1.
 `voxr_ray`, so that the first request is answered with words. Apache-2.0, like the package.
 
 **Data.** Synthetic speech only: {utterances}
-of sentences from templates, random runs of frequent English words and single words, said by the voices `slt`, `rms`,
-`awb` and `kal16` of CMU Flite 2.2 (BSD-style licence; the first three are built on the CMU ARCTIC recordings). No
-recording of a person was used directly. Without a reference it speaks as `slt`.
+of sentences from templates, random runs of frequent English words and single words, said by the voices `slt`, `rms`
+and `awb` of CMU Flite 2.2 (BSD-style licence, built on the CMU ARCTIC recordings). No recording of a person was used
+directly. Without a reference it speaks as `slt`; the recordings in `voices/`, the teacher's as well, make it speak as
+the others.
 
 **Text.** Its tokenizer spells out numbers and knows the pronunciation of the 16,000 most frequent English words; others
 are spelled letter by letter, and often wrongly said.

@@ -52,7 +52,7 @@ class Voice:
         return render_all(model, [SynthRequest(**{**self.parameters, **request}) for request in requests])
 
 
-def _teacher(text: str, speaker: str) -> np.ndarray:
+def teacher_audio(text: str, speaker: str) -> np.ndarray:
     return say(text, speaker)[0].astype(np.float32) / 32768.0
 
 
@@ -60,7 +60,7 @@ def _spoken(voice: Voice | None, texts: Sequence[str], seeds: Sequence[int]) -> 
     """All texts at all seeds, seed by seed; without a voice, the teacher's first speaker once a seed."""
     if voice is None:
         first = next(iter(SPEAKERS))
-        return [Rendering(_teacher(text, first), True) for _ in seeds for text in texts]
+        return [Rendering(teacher_audio(text, first), True) for _ in seeds for text in texts]
     return voice.render([{"text": text, "seed": seed} for seed in seeds for text in texts])
 
 
@@ -79,7 +79,7 @@ def word_error_rate(texts: Sequence[str], takes: Sequence[Rendering], recognizer
 def ends_by_itself(texts: Sequence[str], takes: Sequence[Rendering]) -> dict[str, object]:
     """How many takes the stop head ended within a time the teacher's length allows."""
     first = next(iter(SPEAKERS))
-    limits = [LONGER_THAN_TEACHER * max(len(_teacher(text, first)) / RATE_HZ, 0.64) for text in texts]
+    limits = [LONGER_THAN_TEACHER * max(len(teacher_audio(text, first)) / RATE_HZ, 0.64) for text in texts]
     good = sum(
         bool(take.stopped and len(take.samples) / RATE_HZ <= limits[index % len(texts)])
         for index, take in enumerate(takes)

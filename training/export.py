@@ -12,15 +12,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import safetensors.torch
+import soundfile
 import torch
 from torch import Tensor, nn
 
+from training import teacher
+from training.corpus import SPEAKERS
+from training.features import RATE_HZ
 from training.files import read_state
 from training.lexicon import build_tokenizer, load
-from training.settings import CONFIG, DEFAULTS, NAME, NOTICE
+from training.settings import CONFIG, DEFAULTS, MAX_PART_CHARS, NAME, NOTICE
 from training.student import new_network
 from training.vae import new_vae
 from voxr_ray.voxcpm2.check import check_checkpoint
+from voxr_ray.voxcpm2.hub import VOICES_FOLDER
 from voxr_ray.voxcpm2.local import LocDiT
 from voxr_ray.voxcpm2.network import VoxCPM2
 from voxr_ray.voxcpm2.ops import Linear
@@ -28,6 +33,9 @@ from voxr_ray.voxcpm2.stack import Stack
 from voxr_ray.voxcpm2.vae import AudioVAE, Conv, DepthwiseConv, Downsample, FinalConv, ResidualUnit, Upsample
 
 LIMIT_BYTES = 20_000_000
+
+REFERENCE_TEXT = "the old teacher came home in the evening with the children"
+"""What the recordings that make the voices say: about three seconds."""
 
 Named = dict[str, Tensor]
 
@@ -163,6 +171,13 @@ def _save(tensors: Named, path: Path, dtype: torch.dtype) -> None:
     safetensors.torch.save_file(stored, path)
 
 
+def write_voices(folder: Path) -> None:
+    """Write one recording of each teacher speaker: references that are ready to be named."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for speaker in SPEAKERS:
+        soundfile.write(folder / f"{speaker}.flac", teacher.say(REFERENCE_TEXT, speaker)[0], RATE_HZ)
+
+
 def export(work: Path, folder: Path) -> None:
     """Write a checkpoint folder from what training has so far, and check it.
 
@@ -192,12 +207,13 @@ def export(work: Path, folder: Path) -> None:
             "add_bos_token": True,
             "add_eos_token": False,
         },
-        "voxr.json": {"name": NAME, "notice": NOTICE, "defaults": DEFAULTS},
+        "voxr.json": {"name": NAME, "notice": NOTICE, "defaults": DEFAULTS, "max_part_chars": MAX_PART_CHARS},
     }
     for name, content in side_files.items():
         (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    write_voices(folder / VOICES_FOLDER)
     check_checkpoint(folder)
-    size = sum(file.stat().st_size for file in folder.iterdir())
+    size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     if size > LIMIT_BYTES:
         raise ValueError(f"{folder} has {size:,} bytes, the package has room for {LIMIT_BYTES:,}")
     print(f"{folder}: {size:,} bytes")

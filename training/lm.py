@@ -22,15 +22,24 @@ from training.sequences import Corpus
 from training.settings import LATENT_DIM, PATCH_SIZE
 from training.student import Helpers, losses, new_network
 
-WEIGHTS = {"flow": 1.0, "stop": 0.2, "phone": 0.3, "sound": 0.5, "place": 0.3}
+WEIGHTS = {"flow": 1.0, "stop": 0.2, "phone": 0.3, "sound": 1.0, "place": 0.15}
 SAVE_EVERY = 50
 EXCHANGE_EVERY = 25
 CURRICULUM = 0.4
 """Share of the training in which the longest sequence grows from :data:`SHORTEST` to :data:`LONGEST` patches."""
 
 SHORTEST, LONGEST = 6, 40
-DRAWN = 128
-"""Patches of a batch on which flow matching is computed: hidden states need the others more."""
+DRAWN, DRAWN_LATE = 64, 160
+"""Patches of a batch on which flow matching is computed, early and late: hidden states must be good first."""
+
+OWN_LATE = 0.5
+"""Share of late batches in which the network hears its own patches; early ones would teach it only its errors."""
+
+LATE = 0.65
+"""Share of the training from which it is late."""
+
+WARM_UP_STEPS = 50
+"""Steps in which the rate rises after a start without optimizer state, so that the state kept is not shaken off."""
 
 
 def train(
@@ -90,11 +99,19 @@ def train(
     with tqdm(total=100.0, initial=100 * progress, desc="lm", unit="%", bar_format="{l_bar}{bar}{postfix}") as bar:
         while progress < 1.0:
             for group in optimizer.param_groups:
-                group["lr"] = learning_rate(progress, rate, warm_up=0.03)
+                group["lr"] = learning_rate(progress, rate, warm_up=0.03) * min(1.0, (done - first + 1) / WARM_UP_STEPS)
+            late = progress >= LATE
             longest = round(SHORTEST + (LONGEST - SHORTEST) * min(1.0, progress / CURRICULUM))
             batch = corpus.batch(positions, longest)
             with torch.autocast("cpu", dtype=torch.bfloat16, enabled=half):
-                parts = losses(network, helpers, batch, generator, drawn=DRAWN)
+                parts = losses(
+                    network,
+                    helpers,
+                    batch,
+                    generator,
+                    drawn=DRAWN_LATE if late else DRAWN,
+                    own=OWN_LATE if late else 0.0,
+                )
             loss = torch.stack([WEIGHTS[name] * part for name, part in parts.items()]).sum()
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

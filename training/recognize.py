@@ -17,9 +17,6 @@ import numpy as np
 import pocketsphinx
 
 from training.features import RATE_HZ
-from training.flite import flite
-from training.lexicon import SPEAKER
-from training.phones import PAUSE
 
 DISCOUNT = 0.5
 """Taken off every bigram count, for words that were not seen together."""
@@ -38,16 +35,20 @@ def _dictionary(words: Iterable[str], folder: Path) -> Path:
     path = folder / "words.dict"
     with path.open("w", encoding="utf-8") as file:
         for word in sorted(set(words)):
-            sayings = known.get(word) or [
-                " ".join(
-                    "AH" if phone == "ax" else phone.upper()
-                    for phone, _ in flite().say(word, SPEAKER)[1]
-                    if phone != PAUSE
-                )
-            ]
+            sayings = known.get(word) or [_teachers(word)]
             for index, said in enumerate(sayings):
                 file.write(f"{word}{f'({index + 1})' if index else ''} {said}\n")
     return path
+
+
+def _teachers(word: str) -> str:
+    # The teacher is not needed, and may not be installed, where the recogniser knows all words.
+    from training.flite import flite
+    from training.lexicon import SPEAKER
+    from training.phones import PAUSE
+
+    said = [phone for phone, _ in flite().say(word, SPEAKER)[1] if phone != PAUSE]
+    return " ".join("AH" if phone == "ax" else phone.upper() for phone in said)
 
 
 def _bigram_model(sentences: Iterable[str], folder: Path) -> Path:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from training.align import align
+from training.corpus import SPEAKERS, closed_vocabulary
 from training.latents import split
 from training.lexicon import pronounce, symbol_ids
 from training.settings import LATENT_DIM, PATCH_SIZE
@@ -25,11 +26,14 @@ REFERENCE_PATCHES = (3, 20)
 SPELLED = 0.05
 """Words left in letters, so that what the lexicon lacks can be said as well."""
 
-PLAIN = 0.65
+PLAIN = 0.75
 """Share of batches of plain text. They are short, so that most patches learned are the first speaker's."""
 
 CONTINUED = 0.2
 """Share of prompts in the other batches, which are of all speakers; the rest has a reference."""
+
+NEAR = 0.72
+"""Share of utterances made of the templates' words alone, which the voice is to say best."""
 
 JOINTS = (" ", ". ", ". ", ".")
 ENDINGS = ("", "", "", ".", ".", "?")
@@ -137,6 +141,8 @@ class Corpus:
         self.ids = symbol_ids()
         self.utterances: list[Utterance] = []
         self.by_speaker: defaultdict[int, list[Utterance]] = defaultdict(list)
+        self._near: defaultdict[int, list[Utterance]] = defaultdict(list)
+        self._small = set(closed_vocabulary())
         self._seen: set[str] = set()
         self.refresh()
 
@@ -147,8 +153,12 @@ class Corpus:
                 continue
             self._seen.add(path.name)
             for utterance in self.load_shard(path):
+                if utterance.speaker >= len(SPEAKERS):
+                    continue  # a shard made for more speakers than are learned now
                 self.utterances.append(utterance)
                 self.by_speaker[utterance.speaker].append(utterance)
+                if self._small.issuperset(utterance.text.replace(",", " ").split()):
+                    self._near[utterance.speaker].append(utterance)
 
     @staticmethod
     def load_shard(path: Path) -> list[Utterance]:
@@ -203,12 +213,11 @@ class Corpus:
         """A batch of sequences of similar length, about ``positions`` with padding, of at most ``longest`` patches."""
         # One length at a time keeps padding small, and every length comes as often as the corpus has it.
         plain = self.random.random() < PLAIN
-        among = self.by_speaker[0] if plain else self.utterances
-        around = len(self._choose(among, longest).patches)
+        around = len(self._choose(longest, plain=plain).patches)
         items: list[Item] = []
         length = 0
         while True:
-            utterance = self._choose(among, longest)
+            utterance = self._choose(longest, plain=plain)
             if abs(len(utterance.patches) - around) > 1 + around // 5:
                 continue
             item = self.item(utterance, longest, plain=plain)
@@ -218,9 +227,11 @@ class Corpus:
             items.append(item)
         return collate(items)
 
-    def _choose(self, among: list[Utterance], longest: int) -> Utterance:
+    def _choose(self, longest: int, *, plain: bool) -> Utterance:
+        speaker = 0 if plain else self.random.choice(self.utterances).speaker
+        among = self._near[speaker] if self.random.random() < NEAR else []
         while True:
-            utterance = self.random.choice(among)
+            utterance = self.random.choice(among or self.by_speaker[speaker])
             if len(utterance.patches) <= longest:
                 return utterance
 

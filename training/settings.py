@@ -17,6 +17,9 @@ NOTICE = (
 DEFAULTS = {"cfg_value": 3.0, "retry_badcase_ratio_threshold": 1.5}
 """Guidance that this model speaks best with; it never needs one patch and a half a token, so such a take is bad."""
 
+MAX_PART_CHARS = 70
+"""Longest text that it says reliably in one piece: some twelve words."""
+
 CONFIG: dict[str, Any] = {
     "architecture": "voxcpm2",
     "lm_config": {

@@ -22,11 +22,11 @@ from voxr_ray.voxcpm2.network import FSQ, VoxCPM2
 from voxr_ray.voxcpm2.ops import Linear, silu
 from voxr_ray.voxcpm2.stack import Layer, Stack
 
-FEEDBACK_NOISE = 0.6
+FEEDBACK_NOISE = 0.35
 """Largest deviation of the noise on patches fed back: when served they are the model's own, with its errors."""
 
-OWN_BATCHES, OWN_PATCHES, OWN_NOISE = 0.6, 0.7, 0.1
-"""Share of the batches in which patches fed back are the network's own, share of those patches, and noise on them."""
+OWN_PATCHES, OWN_NOISE = 0.7, 0.1
+"""Share of the patches fed back that are the network's own, in the batches that have such, and noise on them."""
 
 GUIDANCE_DROPOUT = 0.1
 
@@ -193,12 +193,21 @@ def with_own_patches(
 
 
 def losses(
-    network: VoxCPM2, helpers: Helpers, batch: Batch, generator: torch.Generator, *, drawn: int
+    network: VoxCPM2, helpers: Helpers, batch: Batch, generator: torch.Generator, *, drawn: int, own: float = 0.0
 ) -> dict[str, Tensor]:
-    """The parts of the loss; the flow matching part is taken on at most ``drawn`` targets, chosen at random."""
+    """The parts of the loss.
+
+    Args:
+        network: Trained.
+        helpers: Trained beside it.
+        batch: Sequences.
+        generator: Of all that is random here.
+        drawn: The flow matching part is taken on at most so many targets, chosen at random.
+        own: Chance that patches fed back are the network's own.
+    """
     strength = FEEDBACK_NOISE * torch.rand(len(batch.patches), 1, 1, generator=generator)
     heard = batch.patches + strength * torch.randn(batch.patches.shape, generator=generator)
-    if torch.rand((), generator=generator) < OWN_BATCHES:
+    if torch.rand((), generator=generator) < own:
         heard = with_own_patches(network, helpers, batch, heard, generator)
     watch = Watch(batch)
     base, residual = hidden_states(network, batch, heard, watch)

@@ -11,7 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from ray import serve
@@ -24,10 +24,13 @@ from voxr_ray.errors import ConfigurationError
 from voxr_ray.serve import autoscaling
 from voxr_ray.serve.access import with_keys
 from voxr_ray.serve.library import Library
-from voxr_ray.serve.replica import Replica
+from voxr_ray.serve.replica import Replica, end_process
 from voxr_ray.serve.router import Router
 from voxr_ray.serve.routing.request_router import SamplerRouter
 from voxr_ray.serve.spelling import is_installed
+
+if TYPE_CHECKING:
+    from voxr_ray.voxcpm2.footprint import Footprint
 
 _log = logging.getLogger(__name__)
 
@@ -52,10 +55,13 @@ def app(args: dict[str, Any]) -> serve.Application:
     # Beyond this line the CLI and the controller handle exceptions, and each understands only its own.
     try:
         settings = check_model(resolve_device(with_keys(Settings.load(args, os.environ))))
+        needs = _footprint(settings)
+        if _runs_here(settings):
+            check_memory(needs, settings)
         application = build_app(settings, load_checkpoint)
     except ConfigurationError as error:
         raise StartRefused(" ".join(error.message.split())) from error
-    for doubt in doubts(settings):
+    for doubt in doubts(settings) + memory_doubts(needs, settings):
         _log.warning("%s", doubt)
     return application
 
@@ -104,7 +110,7 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
         )(Library)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"library_options cannot be used: {str(error).splitlines()[0]}") from error
-    replicas = replica.bind(settings, partial(model_factory, settings))
+    replicas = replica.bind(settings, partial(model_factory, settings), end_process)
     if settings.normalize and not is_installed():
         raise ConfigurationError("normalize needs a library: pip install 'voxr_ray[normalize]'", param="normalize")
     application: serve.Application = router.bind(settings, replicas, library.bind(settings))
@@ -127,6 +133,8 @@ def check_model(settings: Settings) -> Settings:
     check_checkpoint(folder)
     own = load_settings(folder)
     defaults = own.defaults.model_dump(exclude_none=True)
+    if own.max_part_chars is not None:
+        defaults["max_part_chars"] = own.max_part_chars
     if defaults.get("normalize") and not is_installed():
         _log.warning("this checkpoint reads numbers only in words: pip install 'voxr_ray[normalize]' spells them out")
         del defaults["normalize"]
@@ -139,6 +147,7 @@ def load_checkpoint(settings: Settings) -> SlotModel:
     from voxr_ray.voxcpm2.hub import resolve_checkpoint
     from voxr_ray.voxcpm2.loader import load_slot_model
 
+    check_memory(_footprint(settings), settings)
     return load_slot_model(
         str(resolve_checkpoint(settings.model)),
         device=settings.device,
@@ -173,6 +182,52 @@ def doubts(settings: Settings) -> list[str]:
             "set device=cpu"
         )
     return found
+
+
+def check_memory(needs: Footprint, settings: Settings) -> None:
+    """Refuse what this machine's memory cannot hold.
+
+    Raises:
+        ConfigurationError: Not even one request of one replica would fit.
+    """
+    from voxr_ray.voxcpm2 import footprint
+
+    footprint.check_memory(needs, settings.device, footprint.memory_of(settings.device))
+
+
+def memory_doubts(needs: Footprint, settings: Settings) -> list[str]:
+    """What full slots need beyond this machine's memory."""
+    from voxr_ray.voxcpm2.footprint import gib, memory_of
+
+    has = memory_of(settings.device)
+    # Replicas on CPUs share the machine's memory; each has a GPU's to itself.
+    replicas = (settings.num_replicas or settings.max_replicas or 1) if settings.device == "cpu" else 1
+    most = replicas * needs.most
+    if has is None or most <= has:
+        return []
+    return [
+        f"{replicas} replica(s) with all slots full need {gib(most)} (each {needs}) and this machine has {gib(has)}: "
+        "lower max_batch, continuous_capacity or num_replicas, unless they run elsewhere"
+    ]
+
+
+def _footprint(settings: Settings) -> Footprint:
+    from voxr_ray.voxcpm2.footprint import footprint
+    from voxr_ray.voxcpm2.hub import resolve_checkpoint
+
+    return footprint(
+        resolve_checkpoint(settings.model),
+        device=settings.device,
+        dtype=settings.dtype,
+        width=settings.max_batch,
+        capacity=settings.continuous_capacity,
+    )
+
+
+def _runs_here(settings: Settings) -> bool:
+    """Whether replicas will run on a machine like this one, for all that is known: nobody named another."""
+    pinned = {"resources", "memory", "label_selector", "accelerator_type"} & set(settings.replica_options)
+    return not pinned and not os.environ.get("RAY_ADDRESS")
 
 
 def _has_gpu() -> bool:

@@ -128,6 +128,13 @@ class Settings(BaseModel):
     stall_timeout_s: Annotated[Number, Field(gt=0)] = 60.0
     """Seconds without progress, while there is work, after which a replica counts as hung and is replaced."""
 
+    # ---- when a replica is lost ----
+
+    max_failovers: Annotated[Count, Field(ge=0, le=20)] = 3
+    """Lost replicas in a row, without a new sample in between, after which a request still goes on elsewhere."""
+    silence_timeout_s: Annotated[Number, Field(gt=0)] = 20.0
+    """Seconds without a word after which a router gives a replica up. Replicas speak four times as often."""
+
     # ---- what a request gets when it does not say ----
 
     cfg_value: Annotated[Number, Field(ge=0, le=10)] = 2.0

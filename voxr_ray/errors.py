@@ -13,9 +13,15 @@
     ├── Cancelled                the caller left
     ├── EngineError              the server failed (5xx)
     │   ├── ModelError           one row failed; others are untouched
-    │   └── EngineStopped        the loop has ended; every later job is refused
+    │   ├── EngineStopped        the loop has ended; every later job is refused       (elsewhere)
+    │   ├── ReplicaLost          a replica died, was removed or fell silent           (elsewhere)
+    │   ├── ResumeMismatch       a replica made other audio than the one before it    (elsewhere)
+    │   └── Unavailable          there is no replica to work on it
     └── ConfigurationError       the operator can mend it; raised before anything is served
         └── CheckpointError      model files are missing, unsafe or do not fit their configuration
+
+Those marked *elsewhere* are the replica's fault and not the request's: another replica may do the same work
+(:attr:`VoxrError.elsewhere`, the one place where that is decided; :mod:`voxr_ray.serve.failover` acts on it).
 
 A message names the value, the limit and the remedy. The table from class to HTTP status lives with the HTTP
 surface (:mod:`voxr_ray.serve.http_errors`): nothing below it knows of status codes.
@@ -26,7 +32,7 @@ Errors cross actor boundaries, so each one pickles with all its fields.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 
 class VoxrError(Exception):
@@ -37,6 +43,9 @@ class VoxrError(Exception):
         param: The request field the error is about, if it is about one.
         retry_after_s: Seconds after which a new attempt makes sense, for errors that pass by themselves.
     """
+
+    elsewhere: ClassVar[bool] = False
+    """Whether the same work may succeed on another replica, at once: what failed is the replica."""
 
     def __init__(self, message: str, *, param: str | None = None, retry_after_s: float | None = None) -> None:
         super().__init__(message)
@@ -94,6 +103,27 @@ class ModelError(EngineError):
 
 class EngineStopped(EngineError):
     """The engine's loop has ended. The message carries the cause; a new replica is needed."""
+
+    elsewhere = True
+
+
+class ReplicaLost(EngineError):
+    """The replica that worked on a request died, was removed, or says nothing any more."""
+
+    elsewhere = True
+
+
+class ResumeMismatch(EngineError):
+    """A replica that was to go on with an answer makes other audio than what the caller has already.
+
+    Replicas of one kind of processor and build never do; one of another kind may.
+    """
+
+    elsewhere = True
+
+
+class Unavailable(EngineError):
+    """No replica takes the request: none runs, or none answers."""
 
 
 class ConfigurationError(VoxrError):

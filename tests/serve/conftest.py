@@ -71,15 +71,44 @@ def deploy(serve_url: str, ray_folder: Path, voices_folder: Path) -> Callable[..
     from voxr_ray.app import build_app
 
     def start(
-        name: str, *, model: dict[str, Any] | None = None, factory: Any = fake_factory, **settings: Any
+        name: str,
+        *,
+        model: dict[str, Any] | None = None,
+        factory: Any = fake_factory,
+        replica_drain_s: float | None = None,
+        **settings: Any,
     ) -> Server:
-        chosen = {"model_name": "fake", "device": "cpu", "graceful_shutdown_timeout_s": 2.0,
+        chosen = {"model": "fake/none", "model_name": "fake", "device": "cpu", "graceful_shutdown_timeout_s": 2.0,
                   "replica_options": {"num_cpus": 0.2}, "voices_dir": str(voices_folder / name)} | settings  # fmt: skip
         application = build_app(Settings.load(chosen, {}), partial(factory, **(model or {})))
+        if replica_drain_s is not None:  # replicas that go before the routers whose answers they work on
+            replicas: Any = application._bound_deployment.init_args[1]
+            drain = {"graceful_shutdown_timeout_s": replica_drain_s}
+            replicas._bound_deployment = replicas._bound_deployment.options(**drain)
         handle = serve.run(application, name=name, route_prefix=f"/{name}")
         return Server(name, f"{serve_url}/{name}", handle, ray_folder / "session_latest" / "logs" / "serve")
 
     return start
+
+
+@pytest.fixture(scope="module")
+def start(serve_url: str, ray_folder: Path) -> Iterator[Callable[..., Server]]:
+    """Deploy the application as ``serve run voxr_ray:app`` would, with arguments."""
+    from ray import serve
+
+    from voxr_ray import app
+
+    names: list[str] = []
+
+    def run(name: str, **args: Any) -> Server:
+        application = app({"device": "cpu", "graceful_shutdown_timeout_s": "2"} | args)
+        handle = serve.run(application, name=name, route_prefix=f"/{name}")
+        names.append(name)
+        return Server(name, f"{serve_url}/{name}", handle, ray_folder / "session_latest" / "logs" / "serve")
+
+    yield run
+    for name in names:
+        serve.delete(name)
 
 
 @pytest.fixture(scope="session")

@@ -86,6 +86,7 @@ def mortal(deploy: Any) -> Server:
         stall_timeout_s=1.0,
         health_check_period_s=0.3,
         graceful_shutdown_timeout_s=0.5,
+        max_failovers=0,
     )
     return server
 

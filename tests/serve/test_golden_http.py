@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -26,26 +26,6 @@ from voxr_ray.engine.record import StepRecord
 TIMEOUT_S = 120.0
 CASES = ("zero_shot_a", "zero_shot_cfg", "zero_shot_zh", "reference", "continuation", "combined")
 WIDTH = 8
-
-
-@pytest.fixture(scope="module")
-def start(serve_url: str, ray_folder: Path) -> Iterator[Callable[..., Server]]:
-    """Deploy the application as ``serve run voxr_ray:app`` would, with arguments."""
-    from ray import serve
-
-    from voxr_ray import app
-
-    names: list[str] = []
-
-    def run(name: str, **args: Any) -> Server:
-        application = app({"device": "cpu", "graceful_shutdown_timeout_s": "2"} | args)
-        handle = serve.run(application, name=name, route_prefix=f"/{name}")
-        names.append(name)
-        return Server(name, f"{serve_url}/{name}", handle, ray_folder / "session_latest" / "logs" / "serve")
-
-    yield run
-    for name in names:
-        serve.delete(name)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +175,7 @@ def test_the_default_checkpoint_answers_the_first_request(start: Callable[..., S
     first, again = ask(server, request), ask(server, request)
     assert first.content == again.content
     assert first.headers["x-voxr-seed"] == "7"
-    assert "random weights" in first.headers["x-voxr-notice"]
+    assert "not for production" in first.headers["x-voxr-notice"]
     read, rate_hz = soundfile.read(io.BytesIO(first.content), dtype="float32")
     assert len(read) / rate_hz >= 4 * 0.16
     assert np.abs(read).max() > 0

@@ -42,10 +42,10 @@ class Admission:
         self._record = record
         self._clock = clock
 
-    def submit(self, request: SynthRequest, reply: Reply[Any], *, stream: bool) -> Ticket:
+    def submit(self, request: SynthRequest, reply: Reply[Any], *, stream: bool, moved: bool = False) -> Ticket:
         """Accept a render or raise; see :meth:`Engine.submit`."""
         try:
-            self._inbox.knock()
+            self._inbox.knock(moved=moved)
             for recording in (request.reference, request.prompt):
                 self._check_digest(recording)
             with blamed("the plan of a request"):
@@ -60,6 +60,7 @@ class Admission:
                 reply=reply,
                 submitted_s=self._clock(),
                 sequence=self._inbox.next_sequence(),
+                moved=moved,
             )
             self._post(job)
         except VoxrError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
@@ -57,6 +58,38 @@ class AsyncReply(Reply[T]):
                 raise StopAsyncIteration
             await self._wait()
         return self._chunks.popleft()
+
+    async def pulses(self, period_s: float) -> AsyncIterator[AudioChunk | None]:
+        """Iterate over the chunks, and in between say every so often that there is none yet.
+
+        It ends after the last chunk; a job without chunks gives pulses until it is over, so that :meth:`result` then
+        waits no longer.
+
+        Args:
+            period_s: Longest time without an item.
+
+        Yields:
+            Chunks in order; ``None`` for every period without one.
+
+        Raises:
+            VoxrError: The job failed.
+        """
+        while True:
+            while self._chunks:
+                yield self._chunks.popleft()
+            if self._ending is not None:
+                unwrap(self._ending)
+                return
+            # Not by cancelling the wait: that would say that the caller has left.
+            due_s = self._loop.time() + period_s
+            alarm = self._loop.call_at(due_s, self._news.set)
+            try:
+                await self._wait()
+            finally:
+                alarm.cancel()
+            # A bell that rang for mail already taken wakes this too, and is no pulse.
+            if not self._chunks and self._ending is None and self._loop.time() >= due_s:
+                yield None
 
     async def __aenter__(self) -> Self:
         return self

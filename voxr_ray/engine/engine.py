@@ -99,21 +99,27 @@ class Engine:
         return EngineSnapshot(self.options.max_batch, self._inbox.load, self.record.snapshot())
 
     @overload
-    def submit(self, request: SynthRequest, reply: Reply[SynthResult], *, stream: Literal[False]) -> Ticket: ...
+    def submit(
+        self, request: SynthRequest, reply: Reply[SynthResult], *, stream: Literal[False], moved: bool = False
+    ) -> Ticket: ...
 
     @overload
-    def submit(self, request: SynthRequest, reply: Reply[Summary], *, stream: Literal[True]) -> Ticket: ...
+    def submit(
+        self, request: SynthRequest, reply: Reply[Summary], *, stream: Literal[True], moved: bool = False
+    ) -> Ticket: ...
 
     @overload
-    def submit(self, request: SynthRequest, reply: Reply[Any], *, stream: bool) -> Ticket: ...
+    def submit(self, request: SynthRequest, reply: Reply[Any], *, stream: bool, moved: bool = False) -> Ticket: ...
 
-    def submit(self, request: SynthRequest, reply: Reply[Any], *, stream: bool) -> Ticket:
+    def submit(self, request: SynthRequest, reply: Reply[Any], *, stream: bool, moved: bool = False) -> Ticket:
         """Accept a render, or refuse it here and now.
 
         Args:
             request: What to render.
             reply: Gets chunks and a :class:`Summary` if ``stream``, else one :class:`SynthResult`.
             stream: Whether audio is delivered while it is made. A streamed take is never taken again.
+            moved: Whether an engine that had accepted it was lost: then it is let in beyond the queue, and goes
+                ahead of those who wait.
 
         Raises:
             InvalidRequest: The text has no token.
@@ -121,7 +127,7 @@ class Engine:
             Overloaded: Slots and queue are full.
             EngineStopped: The engine is closing, has stopped or has not started.
         """
-        return self._ready().admission.submit(request, reply, stream=stream)
+        return self._ready().admission.submit(request, reply, stream=stream, moved=moved)
 
     def encode(self, recording: Recording, padding: Padding, reply: Reply[np.ndarray]) -> None:
         """Accept an encode, or refuse it here and now.

@@ -91,10 +91,13 @@ class Inbox:
         with self._news:
             self._check_door()
 
-    def knock(self) -> None:
+    def knock(self, *, moved: bool = False) -> None:
         """Find out cheaply whether a render would be refused at the door.
 
         Only :meth:`post` decides; this saves tokenizing a text for nothing.
+
+        Args:
+            moved: Whether a lost engine had accepted it before: then there is always room.
 
         Raises:
             EngineStopped: The engine is closing or has stopped.
@@ -102,7 +105,8 @@ class Inbox:
         """
         with self._news:
             self._check_door()
-            self._check_room_for_render()
+            if not moved:
+                self._check_room_for_render()
 
     def next_sequence(self) -> int:
         """A fresh rank for a job about to be posted."""
@@ -120,7 +124,8 @@ class Inbox:
         with self._news:
             self._check_door()
             if isinstance(job, RenderJob):
-                self._check_room_for_render()
+                if not job.moved:
+                    self._check_room_for_render()
             elif self._encodes >= self._max_encodes:
                 raise Overloaded(
                     f"{self._encodes} recordings are being encoded, the limit is {self._max_encodes}: try again later",

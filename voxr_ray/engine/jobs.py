@@ -66,6 +66,8 @@ class RenderJob:
         submitted_s: When it was submitted, on the engine's clock.
         sequence: Rank of its submission; unique in an engine.
         take: Number of this take, from 1.
+        moved: Whether another engine had accepted it and was lost. It goes ahead of those who wait, and is never
+            refused for want of room: its caller may be listening already.
         place: Whether it still waits.
     """
 
@@ -78,6 +80,7 @@ class RenderJob:
     submitted_s: float
     sequence: int
     take: int = 1
+    moved: bool = False
     place: Place = field(default_factory=Place)
 
     @property

@@ -15,7 +15,10 @@ from voxr_ray.messages import Sampler
 
 
 class WaitingList:
-    """Jobs without a slot, in the order of their submission."""
+    """Jobs without a slot, in the order of their submission; those that come from a lost engine before all others.
+
+    That order starves nobody: as many jobs are moved as lost engines had accepted, and no more.
+    """
 
     def __init__(self) -> None:
         self._jobs: list[RenderJob] = []
@@ -25,12 +28,15 @@ class WaitingList:
 
     @property
     def head(self) -> RenderJob | None:
-        """The oldest job."""
+        """The first job."""
         return self._jobs[0] if self._jobs else None
 
     def add(self, job: RenderJob) -> None:
-        """Queue a job behind all others."""
-        self._jobs.append(job)
+        """Queue a job behind all others, or behind all others that were moved if it was."""
+        if job.moved:
+            self._jobs.insert(sum(other.moved for other in self._jobs), job)
+        else:
+            self._jobs.append(job)
 
     def held(self, running: Sampler | None) -> int:
         """Jobs that wait for the batch to empty: the first that needs another sampler, and all behind it."""

@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse, Response
 from starlette.middleware.cors import CORSMiddleware
 
-from voxr_ray.errors import EngineStopped
+from voxr_ray.errors import Unavailable
 from voxr_ray.serve import openapi
 from voxr_ray.serve.access import KeyGate
 from voxr_ray.serve.batch import answer_batch
@@ -81,7 +81,7 @@ def build_http_app(speech: SpeechService) -> FastAPI:
                 async with asyncio.timeout(_HEALTH_TIMEOUT_S):
                     await speech.probe()
             except TimeoutError as error:
-                raise EngineStopped(
+                raise Unavailable(
                     f"no replica answered within {_HEALTH_TIMEOUT_S:g} s", retry_after_s=_HEALTH_TIMEOUT_S
                 ) from error
         return JSONResponse({"status": "ok", "model": settings.served_name})

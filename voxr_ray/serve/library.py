@@ -18,6 +18,7 @@ from voxr_ray.config import Settings
 from voxr_ray.serve.logs import set_up_logs
 from voxr_ray.serve.values import VoiceClip, VoiceInfo
 from voxr_ray.serve.voice_store import VoiceStore
+from voxr_ray.voxcpm2.hub import shipped_voices
 
 _READERS = 4
 _WRITERS = 2
@@ -36,6 +37,7 @@ class Library:
             Path(settings.voices_dir).expanduser(),
             max_seconds=settings.max_reference_seconds,
             max_voices=settings.max_voices,
+            shipped=shipped_voices(settings.model),
         )
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="voice-read")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="voice-write")

@@ -29,7 +29,7 @@ import numpy as np
 
 from voxr_ray.audio import clip_of
 from voxr_ray.engine.model import ModelSpec
-from voxr_ray.errors import EngineError, VoxrError
+from voxr_ray.errors import EngineError, Overloaded, VoxrError
 from voxr_ray.messages import (
     SEED_MODULUS,
     AudioChunk,
@@ -158,7 +158,10 @@ class Narrator:
         """Wait before another attempt at a part; raises the error where that makes no sense."""
         now = asyncio.get_running_loop().time()
         until = now + self._patience_s if until is None else until
-        if self._begun == 1 or error.retry_after_s is None or now + error.retry_after_s > until:
+        # Only for room: lost replicas have been retried already, within bounds of their own.
+        if self._begun == 1 or not isinstance(error, Overloaded) or error.retry_after_s is None:
+            raise error
+        if now + error.retry_after_s > until:
             raise error
         await asyncio.sleep(error.retry_after_s)
         return until

@@ -5,13 +5,19 @@ reply, posts a job and listens; leaving, by cancellation or by closing a generat
 
 The health check is the watchdog: Serve stops an unhealthy replica *gracefully* and would wait for the streams of a
 hung engine, so a hang found here fails them first.
+
+A replica whose engine has stopped ends its own process, a moment later. It would otherwise stay in rotation for three
+failed health checks, refuse whatever it is sent, and so look idle: the very replica that balancing by load sends
+everything to. It also holds a device that nothing but the end of the process is sure to free.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+import os
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -31,14 +37,21 @@ from voxr_ray.serve.board import ReplicaBoard, describe
 from voxr_ray.serve.logs import set_up_logs
 from voxr_ray.serve.metrics import EngineMetrics
 from voxr_ray.serve.publisher import Publisher
+from voxr_ray.serve.resume import Remainder
 from voxr_ray.serve.routing.roster import Roster
 from voxr_ray.serve.routing.values import CallTag, ReplicaName
-from voxr_ray.serve.values import ReplicaInfo
+from voxr_ray.serve.values import Beat, Delivered, ReplicaInfo
 
 _log = logging.getLogger(__name__)
 
 _GIVEN_UP_S = 1.0
 """Seconds to wait for the thread of an engine that has stopped."""
+
+_LAST_WORDS_S = 0.5
+"""Seconds in which callers are told that the engine has stopped, before the process ends."""
+
+_BEATS = 4
+"""Words a replica says at least in the time after which a router gives a silent one up."""
 
 _PIECE_SAMPLES = 2**19
 """Samples in one piece of a whole result: 2 MiB, half of what one message holds."""
@@ -58,17 +71,28 @@ def engine_options(settings: Settings) -> EngineOptions:
     )
 
 
+def end_process() -> None:
+    """End this process at once. Nothing is cleaned up: a thread that hangs in a device call would not let it be."""
+    _log.error("the engine has stopped: this replica ends, and Serve starts another")
+    logging.shutdown()
+    os._exit(1)
+
+
 class Replica:
     """One engine behind actor methods.
 
     Args:
         settings: The server's settings.
         model_factory: Loads the model; called once, on the engine's owner thread.
+        end: Called a moment after the engine has stopped; ends the process, where it is the replica's own.
     """
 
-    def __init__(self, settings: Settings, model_factory: Callable[[], SlotModel]) -> None:
+    def __init__(
+        self, settings: Settings, model_factory: Callable[[], SlotModel], end: Callable[[], None] | None = None
+    ) -> None:
         set_up_logs()
         self._settings = settings
+        self._end = end
         self._engine = Engine(model_factory, engine_options(settings))
         self._engine.start()
         self._roster = Roster(self._engine)
@@ -81,45 +105,65 @@ class Replica:
         """Facts of the model."""
         return self._info
 
-    async def synthesize_stream(self, request: SynthRequest, tag: CallTag | None = None) -> AsyncIterator[AudioChunk]:
+    async def synthesize_stream(
+        self, request: SynthRequest, delivered: Delivered | None = None, tag: CallTag | None = None
+    ) -> AsyncIterator[AudioChunk | Beat]:
         """Render and yield audio while it is made; the last chunk carries the summary.
 
         Args:
             request: What to render.
+            delivered: What its caller has of it from a replica that was lost: set if there was one. That much is
+                rendered again, and left out.
             tag: Name of the call among those of all routers, for routing.
 
         Raises:
             VoxrError: The request was refused, or its render failed.
         """
+        remainder = Remainder(delivered or Delivered())
         tag = self._roster.arrived(tag)
-        async with AsyncReply[Summary]() as reply:
-            with self._roster.inside(tag, request, self._engine.submit(request, reply, stream=True)):
-                async for chunk in reply:
-                    yield chunk
+        with self._while_running():
+            async with AsyncReply[Summary]() as reply:
+                ticket = self._engine.submit(request, reply, stream=True, moved=delivered is not None)
+                with self._roster.inside(tag, request, ticket):
+                    async for chunk in reply.pulses(self._beat_s):
+                        if chunk is None:
+                            yield Beat()
+                        elif (rest := remainder.of(chunk)) is not None:
+                            yield rest
 
-    async def synthesize_pieces(self, request: SynthRequest, tag: CallTag | None = None) -> AsyncIterator[AudioChunk]:
+    async def synthesize_pieces(
+        self, request: SynthRequest, delivered: Delivered | None = None, tag: CallTag | None = None
+    ) -> AsyncIterator[AudioChunk | Beat]:
         """Render to the end, bad takes replaced, then yield the result in pieces that fit a message.
 
         Args:
             request: What to render.
+            delivered: As for :meth:`synthesize_stream`.
             tag: Name of the call among those of all routers, for routing.
 
         Raises:
             VoxrError: The request was refused, or its render failed.
         """
+        remainder = Remainder(delivered or Delivered())
         tag = self._roster.arrived(tag)
-        async with AsyncReply[SynthResult]() as reply:
-            with self._roster.inside(tag, request, self._engine.submit(request, reply, stream=False)):
+        with self._while_running():
+            async with AsyncReply[SynthResult]() as reply:
+                ticket = self._engine.submit(request, reply, stream=False, moved=delivered is not None)
+                with self._roster.inside(tag, request, ticket):
+                    async for _ in reply.pulses(self._beat_s):
+                        yield Beat()
                 result = await reply.result()
         starts = range(0, max(1, len(result.samples)), _PIECE_SAMPLES)
         for index, start in enumerate(starts):
-            yield AudioChunk(
+            piece = AudioChunk(
                 samples=result.samples[start : start + _PIECE_SAMPLES],
                 index=index,
                 seed=result.summary.seed,
                 sample_rate_hz=result.summary.sample_rate_hz,
                 summary=result.summary if index == len(starts) - 1 else None,
             )
+            if (rest := remainder.of(piece)) is not None:
+                yield rest
 
     async def check_fit(self, requests: Sequence[SynthRequest]) -> None:
         """Find out whether requests would be accepted by an empty engine.
@@ -182,18 +226,35 @@ class Replica:
         Raises:
             EngineStopped: This replica has to be replaced. Its callers have been told.
         """
-        try:
-            self._engine.check_health(self._settings.stall_timeout_s)
-        except EngineStopped as error:
-            self._engine.fail_all(error.message)
-            raise
+        with self._while_running():
+            try:
+                self._engine.check_health(self._settings.stall_timeout_s)
+            except EngineStopped as error:
+                self._engine.fail_all(error.message)
+                raise
 
     async def _features(self, recording: Recording, padding: Padding) -> np.ndarray:
-        async with AsyncReply[np.ndarray]() as reply:
-            self._engine.encode(recording, padding, reply)
-            return await reply.result()
+        with self._while_running():
+            async with AsyncReply[np.ndarray]() as reply:
+                self._engine.encode(recording, padding, reply)
+                return await reply.result()
+
+    @property
+    def _beat_s(self) -> float:
+        return self._settings.silence_timeout_s / _BEATS
+
+    @contextmanager
+    def _while_running(self) -> Iterator[None]:
+        """Work of the engine's. If the engine has stopped by the end of it, this replica ends soon."""
+        try:
+            yield
+        finally:
+            if not self._engine.running and self._end is not None:
+                end, self._end = self._end, None
+                asyncio.get_running_loop().call_later(_LAST_WORDS_S, end)
 
     def __del__(self) -> None:
+        self._end = None  # being removed already
         # Serve calls this once the last call has ended, or when the time for a graceful end is over.
         if engine := getattr(self, "_engine", None):
             # An engine that was given up has nobody left to drain, and its thread may never come back: a replacement

@@ -16,6 +16,7 @@ from voxr_ray.config import Settings
 from voxr_ray.errors import VoxrError
 from voxr_ray.messages import AudioChunk, Prompt, Reference, SynthRequest, SynthResult
 from voxr_ray.serve.batch import synthesize_batch
+from voxr_ray.serve.failover_record import FailoverCounts
 from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.logs import set_up_logs
 from voxr_ray.serve.metrics import RouterMetrics
@@ -125,6 +126,10 @@ class Router:
             InvalidRequest: The text is blank.
         """
         return await self._speech.encode_prompt(audio, text)
+
+    async def failovers(self) -> FailoverCounts:
+        """What this router did about lost replicas so far."""
+        return self._speech.failovers.snapshot()
 
     async def voices(self) -> list[str]:
         """Names a request may use as its voice."""

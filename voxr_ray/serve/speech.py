@@ -23,6 +23,8 @@ from voxr_ray.encode import AudioEncoder, encode_whole
 from voxr_ray.errors import EngineError, InvalidRequest, VoxrError
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
 from voxr_ray.serve.board import Board
+from voxr_ray.serve.failover import Failover, FailoverPolicy
+from voxr_ray.serve.failover_record import FailoverRecord
 from voxr_ray.serve.http_errors import RequestTimeout, code_of
 from voxr_ray.serve.http_schema import Speech, parse_speech
 from voxr_ray.serve.metrics import RenderKind, RouterMetrics
@@ -76,7 +78,8 @@ class SpeechService:
         self.voices = voices
         self.metrics = metrics or RouterMetrics()
         self.board = Board(replicas)
-        self._replicas = replicas
+        self.failovers = FailoverRecord(self.metrics)
+        self._replicas = Failover(replicas, FailoverPolicy.of(settings), self.failovers)
         self._info: ReplicaInfo | None = None
         self._speller = Speller()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="decode")
@@ -154,11 +157,11 @@ class SpeechService:
 
     async def render_one(self, request: SynthRequest) -> SynthResult:
         """Render one request to the end, in one piece."""
-        async with aclosing(self._replicas.stream("synthesize_pieces", request)) as pieces:
+        async with aclosing(self._replicas.render("synthesize_pieces", request)) as pieces:
             chunks: list[AudioChunk] = [piece async for piece in pieces]
-        summary = chunks[-1].summary if chunks else None
+        summary = chunks[-1].summary
         if summary is None:
-            raise EngineError("the replica's answer ended early")
+            raise EngineError("an answer has no end")
         samples = np.concatenate([chunk.samples for chunk in chunks])
         if len(samples) == 0:
             raise EngineError("the model made no audio for this text")
@@ -166,13 +169,9 @@ class SpeechService:
 
     async def stream_one(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
         """Render one request, in one piece, and pass its chunks on; close it to leave."""
-        whole = False
-        async with aclosing(self._replicas.stream("synthesize_stream", request)) as chunks:
+        async with aclosing(self._replicas.render("synthesize_stream", request)) as chunks:
             async for chunk in chunks:
-                whole = chunk.summary is not None
                 yield chunk
-        if not whole:
-            raise EngineError("the replica's answer ended early")
 
     async def encode_reference(self, audio: bytes) -> Reference:
         """Decode a file and encode it as a voice."""

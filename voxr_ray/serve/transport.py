@@ -18,7 +18,16 @@ from collections.abc import AsyncGenerator
 from typing import Any
 
 import grpc  # type: ignore[import-untyped]
-from ray.exceptions import ObjectLostError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    LocalRayletDiedError,
+    NodeDiedError,
+    ObjectLostError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    TaskCancelledError,
+    WorkerCrashedError,
+)
 from ray.serve.exceptions import (
     BackPressureError,
     DeploymentUnavailableError,
@@ -27,13 +36,28 @@ from ray.serve.exceptions import (
 )
 from ray.serve.handle import DeploymentHandle
 
-from voxr_ray.errors import EngineError, EngineStopped, Overloaded, VoxrError
+from voxr_ray.errors import EngineError, Overloaded, ReplicaLost, Unavailable, VoxrError
 
 _RETRY_AFTER_S = 1.0
 _GRACE_S = 1.0
 _STOPPED = "the replica stopped working on this request"
 _FOREIGN = (RayError, RayServeException, grpc.aio.AioRpcError)
 """Families of exceptions that are not this project's."""
+
+_LOST = (
+    RayActorError,
+    ObjectLostError,
+    WorkerCrashedError,
+    NodeDiedError,
+    LocalRayletDiedError,
+    TaskCancelledError,
+    RequestCancelledError,
+)
+"""What says that the other side is gone, or has let go of the call. Ours is never among them: a caller who leaves
+gets ``CancelledError``."""
+
+_BROKEN = {grpc.StatusCode[name] for name in ("UNAVAILABLE", "CANCELLED", "ABORTED", "INTERNAL", "UNKNOWN")}
+"""Status codes of a connection that broke. Others say that the message itself is at fault, and it would be anywhere."""
 
 
 class Replicas:
@@ -96,7 +120,7 @@ class Replicas:
         Raises:
             VoxrError: The replicas cannot be asked.
         """
-        late = EngineStopped(f"the replica did not answer within {timeout_s:g} s", retry_after_s=_RETRY_AFTER_S)
+        late = ReplicaLost(f"the replica did not answer within {timeout_s:g} s", retry_after_s=_RETRY_AFTER_S)
         response = self._method(method, stream=False).broadcast(method, *args)
         try:
             async with asyncio.timeout(timeout_s):
@@ -140,7 +164,7 @@ async def _under_way(response: Any) -> AsyncGenerator[None, None]:
         yield
     except asyncio.CancelledError as error:
         await _raise_if_ours()
-        raise EngineError(_STOPPED) from error
+        raise ReplicaLost(_STOPPED, retry_after_s=_RETRY_AFTER_S) from error
     except _FOREIGN as error:
         raise translate(error) from error
     finally:
@@ -174,10 +198,10 @@ def translate(error: BaseException) -> VoxrError:
         return error
     if isinstance(error, BackPressureError):
         return Overloaded("too many requests are waiting for a replica", retry_after_s=_RETRY_AFTER_S)
-    if isinstance(error, RayActorError | ObjectLostError | grpc.aio.AioRpcError):
-        return EngineStopped("the replica that worked on this request was lost", retry_after_s=_RETRY_AFTER_S)
+    if isinstance(error, TaskCancelledError | RequestCancelledError):
+        return ReplicaLost(_STOPPED, retry_after_s=_RETRY_AFTER_S)
+    if isinstance(error, _LOST) or (isinstance(error, grpc.aio.AioRpcError) and error.code() in _BROKEN):
+        return ReplicaLost("the replica that worked on this request was lost", retry_after_s=_RETRY_AFTER_S)
     if isinstance(error, DeploymentUnavailableError):
-        return EngineStopped("no replica is available: the last deployment failed", retry_after_s=_RETRY_AFTER_S)
-    if isinstance(error, RequestCancelledError):
-        return EngineError(_STOPPED)
+        return Unavailable("no replica is available: the last deployment failed", retry_after_s=_RETRY_AFTER_S)
     return EngineError(f"the call to a replica failed: {type(error).__name__}")

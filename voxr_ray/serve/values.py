@@ -23,6 +23,27 @@ class ReplicaInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Delivered:
+    """What a caller has of an answer whose replica was lost: where another one goes on.
+
+    Attributes:
+        samples: Samples it has, from the first.
+        tail_samples: How many of them, the last, ``tail_checksum`` is about.
+        tail_checksum: CRC-32 of their float32 bytes. A take that went another way shows at its end: the generation is
+            chaotic, so there is no need to keep a sum of everything.
+    """
+
+    samples: int = 0
+    tail_samples: int = 0
+    tail_checksum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What a replica says while it has no audio to send: it is there, and so is the request."""
+
+
+@dataclass(frozen=True, slots=True)
 class VoiceInfo:
     """What is told of a voice.
 

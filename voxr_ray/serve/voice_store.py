@@ -57,12 +57,14 @@ class VoiceStore:
         folder: Where they are; made when the first is added.
         max_seconds: Longest recording that can be spoken with.
         max_voices: Most recordings the folder may hold.
+        shipped: A second folder, of voices that come with the model: they are read once and never written.
     """
 
-    def __init__(self, folder: Path, *, max_seconds: float, max_voices: int) -> None:
+    def __init__(self, folder: Path, *, max_seconds: float, max_voices: int, shipped: Path | None = None) -> None:
         self._folder = folder
         self._max_seconds = max_seconds
         self._max_voices = max_voices
+        self._shipped = {} if shipped is None else read_index(shipped)
         self._lock = threading.Lock()
         self._index: dict[str, VoiceFiles] = {}
         self._index_stamp: tuple[int, ...] | None = None
@@ -71,7 +73,7 @@ class VoiceStore:
     def list(self) -> list[VoiceInfo]:
         """All voices by name."""
         with self._lock:
-            found = sorted(self._scan().values(), key=lambda files: key_of(files.name))
+            found = sorted(self._all().values(), key=lambda files: key_of(files.name))
         return [info for files in found if (info := info_of(files)) is not None]
 
     def find(self, name: str, rate_hz: int, known_version: str | None = None) -> VoiceClip | None:
@@ -90,8 +92,9 @@ class VoiceStore:
             BadAudio: The operator's file cannot be used.
         """
         with self._lock:
-            files = self._scan().get(key_of(name))
-            known = [each.name for each in self._index.values()]
+            voices = self._all()
+            files = voices.get(key_of(name))
+            known = [each.name for each in voices.values()]
         if files is None:
             raise unknown_voice(name, known)
         try:
@@ -119,6 +122,8 @@ class VoiceStore:
         self._check_new(audio, text, consent)
         info = VoiceInfo(name, int(time.time()), text is not None)
         with self._lock:
+            if (taken := self._shipped.get(key_of(name))) is not None:
+                raise VoiceExists(f"voice {taken.name!r} comes with the model: choose another name", param="name")
             index = self._scan(fresh=True)
             if key_of(name) in index:
                 raise VoiceExists(
@@ -146,8 +151,11 @@ class VoiceStore:
 
         Raises:
             UnknownVoice: There is none of that name.
+            InvalidRequest: It comes with the model.
         """
         with self._lock:
+            if (own := self._shipped.get(key_of(name))) is not None and key_of(name) not in self._scan(fresh=True):
+                raise InvalidRequest(f"voice {own.name!r} comes with the model and cannot be deleted", param="name")
             index = self._scan(fresh=True)
             files = index.get(key_of(name))
             info = None if files is None else info_of(files)
@@ -181,6 +189,10 @@ class VoiceStore:
         decode_recording(
             audio, _CHECK_RATE_HZ, min_seconds=MIN_VOICE_SECONDS, max_seconds=self._max_seconds, param="audio_sample"
         )
+
+    def _all(self) -> dict[str, VoiceFiles]:
+        """Voices by key. A file that the operator put into the folder goes before a voice that comes with the model."""
+        return self._shipped | self._scan()
 
     def _scan(self, *, fresh: bool = False) -> dict[str, VoiceFiles]:
         """The index, read again if the folder may have changed. Under the lock."""

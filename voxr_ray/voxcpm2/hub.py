@@ -12,6 +12,9 @@ from voxr_ray.errors import CheckpointError
 DEFAULT_MODEL = "default"
 """Name of the checkpoint inside the package."""
 
+VOICES_FOLDER = "voices"
+"""Folder of a checkpoint with recordings of the voices that come with it."""
+
 SIDE_FILES = ("config.json", "tokenizer.json", "voxr.json")
 WEIGHT_FILES = (("model.safetensors", "pytorch_model.bin"), ("audiovae.safetensors", "audiovae.pth"))
 """Files that hold the same weights, the preferred one first."""
@@ -45,6 +48,15 @@ def resolve_checkpoint(model: str) -> Path:
             f"openbmb/VoxCPM2, or {DEFAULT_MODEL!r}"
         )
     return _download(model)
+
+
+def shipped_voices(model: str) -> Path | None:
+    """The folder of voices that come with a model, if there is one on this machine.
+
+    Only of the embedded model and of models in folders: looking must never start a download.
+    """
+    folder = (default_checkpoint() if model == DEFAULT_MODEL else Path(model).expanduser()) / VOICES_FOLDER
+    return folder if folder.is_dir() else None
 
 
 def _download(repository: str) -> Path:

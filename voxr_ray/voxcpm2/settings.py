@@ -42,6 +42,8 @@ class CheckpointSettings(BaseModel):
     """What its users must know, shown in the log, in ``/v1/models`` and in a response header."""
     defaults: RequestDefaults = RequestDefaults()
     """What a request gets where it says nothing."""
+    max_part_chars: Annotated[StrictInt, Field(ge=40, le=4096)] | None = None
+    """Longest text that the model says reliably in one piece; longer ones are cut at sentences."""
 
 
 def load_settings(folder: Path) -> CheckpointSettings:

@@ -126,3 +126,38 @@ def test_a_closed_event_loop_counts_as_a_caller_who_left() -> None:
     reply.chunk(chunk())
     assert reply.cancelled
     reply.fail(Cancelled("gone"))
+
+
+async def test_pulses_come_while_nothing_else_does_and_lose_no_chunk() -> None:
+    reply = bound()
+    pulses = reply.pulses(0.01)
+    assert [await anext(pulses) for _ in range(3)] == [None, None, None]
+    assert not reply.cancelled, "one who waits has not left"
+    for index in range(3):
+        reply.chunk(chunk(index))
+    reply.done("end")
+    assert [each.index async for each in pulses if each is not None] == [0, 1, 2]
+    assert await reply.result() == "end"
+
+
+async def test_pulses_end_with_the_jobs_error() -> None:
+    reply = bound()
+    reply.chunk(chunk())
+    reply.fail(ModelError("no"))
+    pulses = reply.pulses(10.0)
+    assert await anext(pulses) is not None
+    with pytest.raises(ModelError):
+        await anext(pulses)
+
+
+async def test_a_bell_for_mail_already_taken_is_no_pulse() -> None:
+    reply = bound()
+    pulses = reply.pulses(60.0)
+    waiting = asyncio.ensure_future(anext(pulses))
+    for index in range(50):
+        await asyncio.to_thread(reply.chunk, chunk(index))
+        item = await waiting
+        assert item is not None
+        assert item.index == index
+        waiting = asyncio.ensure_future(anext(pulses))
+    waiting.cancel()

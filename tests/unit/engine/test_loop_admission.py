@@ -381,3 +381,33 @@ class TestSlots:
         for reply, each in zip(replies, asked, strict=True):
             check_alone(reply.result, each)
         driver.check_idle()
+
+
+class TestMoved:
+    """Jobs that come from a lost engine."""
+
+    def test_they_are_let_in_beyond_the_queue(self) -> None:
+        driver = Driver(max_batch=1, max_queue=1)
+        others = [driver.submit(long()), driver.submit(long())]
+        with pytest.raises(Overloaded):
+            driver.submit(long())
+        asked = request("moved")
+        moved = Probe()
+        driver.admission.submit(asked, moved, stream=False, moved=True)
+        driver.run()
+        check_alone(moved.result, asked)
+        assert all(other.ended for other in others)
+        driver.check_idle()
+
+    def test_they_are_served_before_those_who_wait(self) -> None:
+        driver = Driver(max_batch=1, max_queue=8)
+        running = driver.submit(long())
+        driver.step()
+        waiting = [driver.submit(request(f"waits {n}")) for n in range(3)]
+        moved = Probe()
+        driver.admission.submit(request("moved"), moved, stream=True, moved=True)
+        driver.run(lambda: moved.ended)
+        assert running.ended, "whoever has a slot keeps it"
+        assert not any(other.ended for other in waiting)
+        driver.run()
+        assert all(other.ended for other in waiting)

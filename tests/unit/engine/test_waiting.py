@@ -20,6 +20,15 @@ def waiting(order: str) -> WaitingList:
     return jobs
 
 
+def test_jobs_that_were_moved_go_ahead_of_the_others_in_their_own_order() -> None:
+    jobs = waiting("AB")
+    for index, letter in enumerate("CA"):
+        asked = request(text=f"moved{index}", cfg_value={"A": 1.0, "C": 3.0}[letter])
+        jobs.add(RenderJob(asked, Plan((1,), 1, 2), 10, 1, False, Probe(), 0.0, 10 + index, moved=True))
+    assert names(jobs.take_joiners(A, 16)) == "", "the first of them needs another sampler, and holds all"
+    assert rest(jobs) == "moved0 moved1 A0 B1"
+
+
 def names(jobs: list[RenderJob]) -> str:
     return " ".join(job.request.text for job in jobs)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -39,16 +39,32 @@ class LocalReplicas:
 
 
 class LocalServer:
-    """A replica on the fake model, and a client of its HTTP surface."""
+    """A replica on the fake model, and a client of its HTTP surface.
 
-    def __init__(self, settings: dict[str, Any] | None = None, **model: Any) -> None:
+    Args:
+        settings: What differs from the defaults.
+        wrap: Puts something between the router and the replica.
+        **model: Arguments of the fake model.
+    """
+
+    def __init__(
+        self,
+        settings: dict[str, Any] | None = None,
+        wrap: Callable[[LocalReplicas], Any] = lambda replicas: replicas,
+        **model: Any,
+    ) -> None:
         self._folder = TemporaryDirectory()
-        chosen = {"model_name": "fake", "device": "cpu", "voices_dir": str(Path(self._folder.name) / "voices")}
+        chosen = {
+            "model": "fake/none",
+            "model_name": "fake",
+            "device": "cpu",
+            "voices_dir": str(Path(self._folder.name) / "voices"),
+        }
         self.settings = Settings.load(chosen | (settings or {}), {})
         self.replica = Replica(self.settings, partial(make_fake_model, **model))
         voices = Voices(LocalReplicas(Library(self.settings)))  # type: ignore[arg-type]
         self.sink = FakeSink()
-        replicas: Any = LocalReplicas(self.replica)
+        replicas: Any = wrap(LocalReplicas(self.replica))
         self.service = SpeechService(self.settings, replicas, voices, RouterMetrics(self.sink))
         self.app = build_http_app(self.service)
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)

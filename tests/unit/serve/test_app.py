@@ -128,11 +128,13 @@ def test_the_library_is_one_and_can_be_pinned() -> None:
 
 def test_a_checkpoints_own_defaults_stand_where_the_operator_chose_nothing(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "checkpoint", variant_config("concat_condition"))
-    own = {"name": "small", "defaults": {"cfg_value": 3.0, "retry_badcase_ratio_threshold": 1.5}}
+    defaults = {"cfg_value": 3.0, "retry_badcase_ratio_threshold": 1.5}
+    own = {"name": "small", "defaults": defaults, "max_part_chars": 70}
     (folder / "voxr.json").write_text(json.dumps(own))
     untouched = check_model(Settings.load({"model": str(folder), "device": "cpu"}, {}))
     assert (untouched.served_name, untouched.cfg_value, untouched.retry_badcase_ratio_threshold) == ("small", 3.0, 1.5)
     assert untouched.inference_timesteps == Settings().inference_timesteps
+    assert untouched.max_part_chars == 70
     chosen = check_model(Settings.load({"model": str(folder), "device": "cpu", "cfg_value": "1.5"}, {}))
     assert (chosen.cfg_value, chosen.retry_badcase_ratio_threshold) == (1.5, 1.5)
 
@@ -169,3 +171,36 @@ def test_spelling_out_needs_its_library(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert check_model(wished).normalize is False
     monkeypatch.undo()
     assert check_model(wished).normalize is True
+
+
+class TestMemory:
+    """V7: what cannot fit is refused before anything is deployed, with the numbers."""
+
+    @pytest.fixture(autouse=True)
+    def small_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        from voxr_ray.voxcpm2 import footprint
+
+        monkeypatch.setattr(footprint, "memory_of", lambda device: 12 * 2**20)
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        for name in [name for name in os.environ if name.startswith("VOXR_")]:
+            monkeypatch.delenv(name)
+
+    def test_a_model_that_cannot_fit_is_refused_in_one_line(self) -> None:
+        with pytest.raises(StartRefused, match="too little memory") as caught:
+            app_builder({"device": "cpu", "continuous_capacity": "32768"})
+        assert "this machine has 12.0 MiB" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+    def test_replicas_that_run_elsewhere_are_not(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pinned = {"device": "cpu", "continuous_capacity": "32768", "replica_options": '{"resources": {"large": 1}}'}
+        assert app_builder(pinned)._bound_deployment.name == "Router"
+        monkeypatch.setenv("RAY_ADDRESS", "somewhere:6379")
+        assert app_builder({"device": "cpu", "continuous_capacity": "32768"})._bound_deployment.name == "Router"
+
+    def test_a_replica_refuses_to_load_what_its_own_machine_cannot_hold(self) -> None:
+        with pytest.raises(ConfigurationError, match="too little memory"):
+            load_checkpoint(Settings.load({"device": "cpu", "continuous_capacity": 32768}, {}))
+
+    def test_slots_that_cannot_all_fill_are_a_doubt(self, caplog: pytest.LogCaptureFixture) -> None:
+        app_builder({"device": "cpu", "continuous_capacity": "512", "max_batch": "256"})
+        assert "with all slots full need" in caplog.text

@@ -10,7 +10,7 @@ from ray.exceptions import RayActorError
 from ray.serve._private.common import DeploymentID
 from ray.serve.exceptions import DeploymentUnavailableError
 
-from voxr_ray.errors import EngineStopped
+from voxr_ray.errors import ReplicaLost
 from voxr_ray.serve.transport import Replicas
 
 
@@ -60,8 +60,8 @@ async def test_one_that_is_late_or_dead_hides_no_other() -> None:
     answers = [Answer("one"), Answer(None), Answer(RayActorError()), Answer("four")]
     first, late, dead, last = await asked(answers)
     assert (first, last) == ("one", "four")
-    assert isinstance(late, EngineStopped)
-    assert isinstance(dead, EngineStopped)
+    assert isinstance(late, ReplicaLost)
+    assert isinstance(dead, ReplicaLost)
     assert [answer.cancelled for answer in answers] == [False, True, False, False]
 
 
@@ -71,9 +71,9 @@ async def test_without_replicas_there_is_no_answer() -> None:
 
 
 async def test_replicas_that_cannot_be_asked_are_an_error() -> None:
-    with pytest.raises(EngineStopped, match="did not answer"):
+    with pytest.raises(ReplicaLost, match="did not answer"):
         await asked(None)
-    with pytest.raises(EngineStopped):
+    with pytest.raises(ReplicaLost):
         await asked(RayActorError())
 
 

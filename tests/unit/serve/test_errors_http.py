@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
+import grpc  # type: ignore[import-untyped]
 import pytest
-from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError
-from ray.serve.exceptions import BackPressureError, RequestCancelledError
+from ray.exceptions import ActorDiedError, ActorUnavailableError, RayTaskError, TaskCancelledError
+from ray.serve.exceptions import BackPressureError, DeploymentUnavailableError, RequestCancelledError
 
 from voxr_ray import errors
-from voxr_ray.errors import EngineError, EngineStopped, Overloaded, VoxrError
+from voxr_ray.errors import EngineError, Overloaded, ReplicaLost, Unavailable, VoxrError
 from voxr_ray.serve import transport
 from voxr_ray.serve.http_errors import UnknownField, error_response, status_of
 from voxr_ray.serve.logs import set_up_logs
@@ -57,6 +58,19 @@ def task_error(cause: Exception) -> RayTaskError:
     return error
 
 
+def rpc_error(code: str) -> Exception:
+    error: Exception = grpc.aio.AioRpcError(grpc.StatusCode[code], grpc.aio.Metadata(), grpc.aio.Metadata())
+    return error
+
+
+def test_only_failures_of_a_replica_are_retried_elsewhere() -> None:
+    assert {cls.__name__ for cls in tree(VoxrError) if cls.elsewhere and not cls.__name__.startswith("_")} == {
+        "EngineStopped",
+        "ReplicaLost",
+        "ResumeMismatch",
+    }
+
+
 @pytest.mark.parametrize(
     ("error", "expected"),
     [
@@ -65,9 +79,13 @@ def task_error(cause: Exception) -> RayTaskError:
         (task_error(errors.BadAudio("no")), errors.BadAudio),
         (task_error(ZeroDivisionError("x")), EngineError),
         (BackPressureError(5, 5), Overloaded),
-        (ActorDiedError(), EngineStopped),
-        (ActorUnavailableError("gone", b"x" * 16), EngineStopped),
-        (RequestCancelledError("id"), EngineError),
+        (ActorDiedError(), ReplicaLost),
+        (ActorUnavailableError("gone", b"x" * 16), ReplicaLost),
+        (RequestCancelledError("id"), ReplicaLost),
+        (TaskCancelledError(), ReplicaLost),
+        (DeploymentUnavailableError("id"), Unavailable),
+        (rpc_error("UNAVAILABLE"), ReplicaLost),
+        (rpc_error("RESOURCE_EXHAUSTED"), EngineError),
         (RuntimeError("what"), EngineError),
     ],
 )

@@ -326,3 +326,37 @@ async def test_a_disk_that_fails_leaves_no_half_of_a_voice(
     assert await names(local) == ["default"]
     monkeypatch.undo()
     assert (await upload(local)).json()["has_transcript"] is False
+
+
+@pytest.fixture
+async def shipping(tmp_path: Path) -> AsyncIterator[LocalServer]:
+    """A server whose model comes with a voice."""
+    (tmp_path / "voices").mkdir()
+    (tmp_path / "voices" / "amy.wav").write_bytes(recording(5))
+    server = LocalServer({"model": str(tmp_path), "max_voices": 1})
+    yield server
+    await server.close()
+
+
+async def test_voices_that_come_with_a_model_are_ready(shipping: LocalServer) -> None:
+    assert await names(shipping) == ["default", "amy"]
+    assert await spoken(shipping, voice="Amy") == await spoken(shipping, ref_audio=uri(recording(5)))
+    assert (await upload(shipping, "bob")).status_code == 200, "they do not count against max_voices"
+    assert await names(shipping) == ["default", "amy", "bob"]
+
+
+async def test_voices_that_come_with_a_model_are_not_changed_from_outside(shipping: LocalServer) -> None:
+    error = refusal(await upload(shipping, "AMY"), 409)
+    assert (error["code"], error["param"]) == ("voice_exists", "name")
+    assert "comes with the model" in error["message"]
+    error = refusal(await shipping.client.delete("/v1/audio/voices/amy"), 400)
+    assert "comes with the model" in error["message"]
+    assert await names(shipping) == ["default", "amy"]
+
+
+async def test_an_operators_file_goes_before_a_voice_that_comes_with_the_model(shipping: LocalServer) -> None:
+    folder = Path(shipping.settings.voices_dir)
+    folder.mkdir(parents=True)
+    (folder / "amy.wav").write_bytes(recording(6))
+    assert await names(shipping) == ["default", "amy"]
+    assert await spoken(shipping, voice="amy") == await spoken(shipping, ref_audio=uri(recording(6)))

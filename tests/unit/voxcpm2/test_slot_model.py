@@ -42,10 +42,10 @@ def model(loaded: VoxCPM2SlotModel) -> Iterator[VoxCPM2SlotModel]:
     assert not loaded.lanes.seats, "a test left a lane seated"
 
 
-def test_the_default_checkpoint_says_that_it_does_not_speak(loaded: VoxCPM2SlotModel) -> None:
+def test_the_default_checkpoint_says_what_it_is(loaded: VoxCPM2SlotModel) -> None:
     assert loaded.name == "voxr"
     assert loaded.notice is not None
-    assert "random weights" in loaded.notice
+    assert "not for production" in loaded.notice
 
 
 @pytest.mark.parametrize("seconds", [0.01, 1.0, 7.3])

@@ -20,6 +20,7 @@ from voxr_ray.messages import SynthRequest
 from voxr_ray.serve.routing.desk import Call
 from voxr_ray.serve.routing.values import MOST_REFUSALS, CallTag, ReplicaName, Wish, Withdrawn
 from voxr_ray.serve.transport import Replicas
+from voxr_ray.serve.values import Beat
 
 _log = logging.getLogger(__name__)
 
@@ -55,7 +56,8 @@ class RoutedReplicas(Replicas):
                 try:
                     async with aclosing(super().stream(method, *args, call)) as items:
                         async for item in items:
-                            if not started:
+                            # A beat only says that it waits there: it may still be asked back.
+                            if not started and not isinstance(item, Beat):
                                 started = True
                                 call.seated()
                             yield item

@@ -16,6 +16,7 @@ from voxr_ray.serve.routing.caller import RoutedReplicas
 from voxr_ray.serve.routing.desk import Call, Desk
 from voxr_ray.serve.routing.values import CallTag, ReplicaName, SamplerKey, Wish, Withdrawn
 from voxr_ray.serve.transport import Replicas
+from voxr_ray.serve.values import Beat
 
 
 class FakeServe:
@@ -188,3 +189,16 @@ async def test_a_call_that_ended_before_it_was_placed_is_never_counted() -> None
 async def test_a_call_pickles_to_its_tag() -> None:
     call = Call(CallTag("me", 4), Wish(SamplerKey(1.0, 10)), print)
     assert pickle.loads(pickle.dumps(call)) == CallTag("me", 4)  # noqa: S301
+
+
+async def test_a_beat_is_no_audio_and_a_render_that_waits_with_beats_still_moves(
+    serve: FakeServe, replicas: RoutedReplicas
+) -> None:
+    async def waits_then_leaves(call: Call) -> AsyncGenerator[Any, None]:
+        yield Beat()
+        serve.scripts["r0"] = serve.scripts["r1"] = speaks("a", "b")
+        raise Withdrawn("given back while it waited")
+
+    serve.scripts = {"r0": waits_then_leaves, "r1": waits_then_leaves}
+    assert await read(replicas) == [Beat(), "a", "b"]
+    assert len(serve.calls) == 2

@@ -1,9 +1,9 @@
-"""Build the checkpoint that the package ships: the official layout, small, with random weights.
+"""Build a checkpoint with random weights in the official layout: what tests and benchmarks need, which does not speak.
 
-It proves the pipeline from request to sound; it does not speak. The numbers come from numpy's generator, so the files
+ The numbers come from numpy's generator, so the files
 are the same bytes on every machine.
 
-    python scripts/build_default_checkpoint.py [FOLDER]
+    python scripts/random_checkpoint.py FOLDER
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import safetensors.numpy
 from tokenizers import AddedToken, Tokenizer, models, normalizers
 
 from voxr_ray.voxcpm2.config import ModelConfig
-from voxr_ray.voxcpm2.hub import default_checkpoint
 from voxr_ray.voxcpm2.weights import TensorTable, tensor_table
 
 SEED = 20260101
@@ -27,7 +26,7 @@ FIRST_CHARACTER = 105
 WORD_START = "▁"
 HEAD_DIM = 32
 
-NOTICE = "the embedded default checkpoint has random weights: it proves the pipeline and does not speak"
+NOTICE = "this checkpoint has random weights: it proves the pipeline and does not speak"
 
 CONFIG = {
     "architecture": "voxcpm2",
@@ -138,15 +137,15 @@ def build(folder: Path) -> None:
             "add_bos_token": True,
             "add_eos_token": False,
         },
-        "voxr.json": {"name": "voxr", "notice": NOTICE},
+        "voxr.json": {"name": "random", "notice": NOTICE},
     }
     for name, content in side_files.items():
         (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Build the checkpoint that the package ships.")
-    parser.add_argument("folder", nargs="?", type=Path, default=default_checkpoint(), help="where to write it")
+    parser = argparse.ArgumentParser(description="Build a checkpoint with random weights.")
+    parser.add_argument("folder", type=Path, help="where to write it")
     target = parser.parse_args().folder
     build(target)
     for written in sorted(target.iterdir()):

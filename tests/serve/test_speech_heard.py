@@ -1,0 +1,101 @@
+"""The embedded checkpoint over HTTP, judged by a recogniser: it says what it is asked to, however it is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from tests.hearing import error_rate, open_ear, samples_of
+from tests.serve.server import Server
+from training.recognize import Recognizer
+
+TIMEOUT_S = 240.0
+WIDTH = 16
+HEARD_WORDS_WRONG = 0.25
+"""Largest share of words that may be lost: a little over what a hundred sentences gave (docs/default-voice.md)."""
+
+SENTENCES = (
+    "the train leaves at nine on tuesday",
+    "that fish is yellow and good",
+    "the call is from number three six seven",
+    "what is in the kitchen",
+    "the train leaves at two tomorrow",
+    "it is hot on sunday",
+    "if it is rainy we travel to the kitchen",
+    "the call is from number eight zero one",
+    "the red clock is in front of the office",
+    "we move to the kitchen today",
+    "the dog and the rabbit hurry early",
+    "my brother lives in front of the house",
+    "mary will go to the city tonight",
+    "i would like some tea and rice",
+    "we come to the kitchen this morning",
+    "see you this morning emma",
+)
+"""None of them is in the training corpus."""
+
+
+@pytest.fixture(scope="module")
+def speaking(start: Callable[..., Server]) -> Server:
+    """The application as it comes, wide enough for all sentences."""
+    return start("speaking", max_batch=str(WIDTH))
+
+
+@pytest.fixture(scope="module")
+def ear(tmp_path_factory: pytest.TempPathFactory) -> Recognizer:
+    return open_ear(tmp_path_factory.mktemp("recognizer"))
+
+
+def ask(server: Server, text: str, **fields: Any) -> httpx.Response:
+    body = {"input": text, "voice": "default", "response_format": "wav", "seed": 1} | fields
+    answer = httpx.post(f"{server.url}/v1/audio/speech", json=body, timeout=TIMEOUT_S)
+    answer.raise_for_status()
+    return answer
+
+
+def streamed(server: Server, text: str) -> np.ndarray:
+    """Samples of a raw stream, put together from its chunks."""
+    body = {"input": text, "voice": "default", "response_format": "pcm", "seed": 1, "stream": True}
+    with httpx.stream("POST", f"{server.url}/v1/audio/speech", json=body, timeout=TIMEOUT_S) as answer:
+        answer.raise_for_status()
+        data = b"".join(answer.iter_bytes())
+    return np.frombuffer(data, "<i2").astype(np.float32) / 32768.0
+
+
+@pytest.fixture(scope="module")
+def alone(speaking: Server) -> list[np.ndarray]:
+    """Every sentence rendered while nothing else is."""
+    return [samples_of(ask(speaking, text).content) for text in SENTENCES]
+
+
+def test_seven_small_boats_are_heard(speaking: Server, ear: Recognizer) -> None:
+    answer = ask(speaking, "seven small boats")
+    assert ear(samples_of(answer.content)) == "seven small boats"
+
+
+def test_what_is_said_is_understood(alone: list[np.ndarray], ear: Recognizer) -> None:
+    assert error_rate(SENTENCES, [ear(samples) for samples in alone]) <= HEARD_WORDS_WRONG
+
+
+def test_a_full_batch_says_the_same(speaking: Server, alone: list[np.ndarray]) -> None:
+    with ThreadPoolExecutor(len(SENTENCES)) as pool:
+        answers = list(pool.map(lambda text: ask(speaking, text), SENTENCES))
+    for answer, expected in zip(answers, alone, strict=True):
+        np.testing.assert_array_equal(samples_of(answer.content), expected)
+
+
+def test_a_stream_says_the_same(speaking: Server, alone: list[np.ndarray]) -> None:
+    with ThreadPoolExecutor(len(SENTENCES)) as pool:
+        streams = list(pool.map(lambda text: streamed(speaking, text), SENTENCES))
+    for samples, expected in zip(streams, alone, strict=True):
+        np.testing.assert_array_equal(samples, expected)
+
+
+def test_a_take_ends_by_itself(speaking: Server) -> None:
+    for text in SENTENCES[:4]:
+        assert ask(speaking, text).headers["x-voxr-stop-reason"] == "stop"
