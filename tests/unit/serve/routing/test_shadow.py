@@ -29,7 +29,7 @@ class Engine:
         self.waiting: list[Any] = []
 
     def add(self, number: int, sampler: SamplerKey) -> None:
-        job = SimpleNamespace(number=number, sampler=sampler, gone=False)
+        job = SimpleNamespace(moved=False, number=number, sampler=sampler, gone=False)
         self.list.add(job)
         self.waiting.append(job)
         self.fill()
