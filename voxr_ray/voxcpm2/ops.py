@@ -158,7 +158,8 @@ class RMSNorm(nn.Module):
         size = x.shape[-1]
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
         factor = length.square_().mul_(1.0 / size).add_(self.eps).rsqrt_()
-        return (wide * factor).to(x.dtype).mul_(self.weight)
+        normed: Tensor = (wide * factor).to(x.dtype).mul_(self.weight)
+        return normed
 
 
 def widened(x: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ def _local_attention(network: VoxCPM2) -> Callable[[Tensor], Tensor]:
 
     def operation(x: Tensor) -> Tensor:
         fused = x.view(x.shape[0], 5, layer.heads + 2 * layer.kv_heads, layer.head_dim)
-        query, key, value = fused.split((layer.heads, layer.kv_heads, layer.kv_heads), dim=2)
+        query, key, value = torch.split(fused, [layer.heads, layer.kv_heads, layer.kv_heads], dim=2)
         return layer.attend_local(query, key, value).flatten(1)
 
     return operation
