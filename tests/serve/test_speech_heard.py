@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -58,12 +61,16 @@ def ask(server: Server, text: str, **fields: Any) -> httpx.Response:
     return answer
 
 
-def streamed(server: Server, text: str) -> np.ndarray:
-    """Samples of a raw stream, put together from its chunks."""
+def streamed(server: Server, text: str, begun: threading.Event | None = None) -> np.ndarray:
+    """Samples of a raw stream, put together from its chunks; ``begun`` is set by the first."""
     body = {"input": text, "voice": "default", "response_format": "pcm", "seed": 1, "stream": True}
+    data = b""
     with httpx.stream("POST", f"{server.url}/v1/audio/speech", json=body, timeout=TIMEOUT_S) as answer:
         answer.raise_for_status()
-        data = b"".join(answer.iter_bytes())
+        for part in answer.iter_bytes():
+            data += part
+            if begun is not None:
+                begun.set()
     return np.frombuffer(data, "<i2").astype(np.float32) / 32768.0
 
 
@@ -99,3 +106,18 @@ def test_a_stream_says_the_same(speaking: Server, alone: list[np.ndarray]) -> No
 def test_a_take_ends_by_itself(speaking: Server) -> None:
     for text in SENTENCES[:4]:
         assert ask(speaking, text).headers["x-voxr-stop-reason"] == "stop"
+
+
+def test_a_killed_replica_changes_nothing(speaking: Server, alone: list[np.ndarray]) -> None:
+    """Last here, for it leaves a new replica behind."""
+    begun = threading.Event()
+    with ThreadPoolExecutor(len(SENTENCES)) as pool:
+        calls = [pool.submit(streamed, speaking, text, begun) for text in SENTENCES]
+        assert begun.wait(TIMEOUT_S)
+        os.kill(speaking.replica_pids()[0], signal.SIGKILL)
+        streams = [call.result() for call in calls]
+    for samples, expected in zip(streams, alone, strict=True):
+        np.testing.assert_array_equal(samples, expected)
+    counts = speaking.handle.failovers.remote().result()
+    assert counts.resumed > 0
+    assert counts.given_up == 0
