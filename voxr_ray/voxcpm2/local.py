@@ -102,7 +102,8 @@ class LocDiT(nn.Module):
         """Estimate the velocity.
 
         Args:
-            noisy: ``(rows, patch_size, feat_dim)``.
+            noisy: ``(rows, patch_size, feat_dim)``, where a row has as many lines of ``mu`` as that is longer: the
+                guided and the unguided estimate start from the same sample.
             mu: ``(rows, 2, hidden)``.
             time_token: ``(hidden,)``, the same for all rows.
             condition: The previous patch after ``cond_proj``, ``(rows, patch_size, hidden)``: it does not change
@@ -112,7 +113,10 @@ class LocDiT(nn.Module):
             ``(rows, patch_size, feat_dim)``.
         """
         time = time_token.view(1, 1, -1).expand(mu.shape[0], 1, -1)
-        sequence = torch.cat((mu, time, condition, self.in_proj(noisy)), dim=1)
+        frames = self.in_proj(noisy)
+        if frames.shape[0] != mu.shape[0]:
+            frames = frames.repeat(mu.shape[0] // frames.shape[0], 1, 1)
+        sequence = torch.cat((mu, time, condition, frames), dim=1)
         hidden = self.decoder.local(sequence, slice(sequence.shape[1] - self.patch_size, None))
         velocity: Tensor = self.out_proj(hidden)
         return velocity

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from voxr_ray.messages import Sampler
 from voxr_ray.voxcpm2.config import ModelConfig
 from voxr_ray.voxcpm2.local import LocDiT, LocEnc
-from voxr_ray.voxcpm2.ops import Linear, silu
+from voxr_ray.voxcpm2.ops import Linear, RMSNorm, silu
 from voxr_ray.voxcpm2.solver import Solver
 from voxr_ray.voxcpm2.stack import LayerCache, Stack
-from voxr_ray.voxcpm2.vae import AudioVAE
+from voxr_ray.voxcpm2.vae import AudioVAE, Snake
 
 
 class FSQ(nn.Module):
@@ -163,7 +163,7 @@ class VoxCPM2(nn.Module):
         return hidden, self.residual_lm.step(fused, residual_cache, positions, mask)
 
     def pack(self) -> None:
-        """Pack every linear layer for inference on this CPU."""
+        """Prepare every layer that gains from it for inference on this CPU."""
         for module in self.modules():
-            if isinstance(module, Linear):
+            if isinstance(module, Linear | RMSNorm | Snake):
                 module.pack()

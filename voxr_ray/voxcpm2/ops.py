@@ -24,12 +24,20 @@ MIN_ROWS_HALF = 8
 BLOCK_ROWS = 64
 """Rows of every matrix product on a GPU, where the kernel is chosen by the number of rows at every size."""
 
-PACK_ELEMENTS = 64 * 1024
+PACK_ELEMENTS = 192 * 1024
 """Weights of at least this many elements are packed for oneDNN; for smaller ones the call itself costs more."""
 
 VALUE_BLOCK = 256
 """Positions that attention sums in one matrix product. MKL changes its summation order between inner sizes below and
 above 512, so longer sums are made of blocks of a fixed size, added in a fixed order."""
+
+
+def can_pack(dtype: torch.dtype) -> bool:
+    """Whether oneDNN is there and packs weights of this dtype on this processor; bfloat16 needs AVX-512 or its like."""
+    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        return False
+    mkldnn: Any = torch.ops.mkldnn
+    return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(mkldnn._is_mkldnn_bf16_supported()))
 
 
 class Linear(nn.Module):
@@ -44,37 +52,51 @@ class Linear(nn.Module):
         self.inputs, self.outputs = inputs, outputs
         self.weight = nn.Parameter(torch.empty(outputs, inputs))
         self.bias = nn.Parameter(torch.empty(outputs)) if bias else None
-        self._packed: Callable[[Tensor], Tensor] | None = None
+        self._product: Callable[[Tensor], Tensor] | None = None
+        self._filler: Tensor | None = None
+        self._packed = False
 
     def pack(self) -> None:
-        """Pack the weight for inference on this CPU, where that pays and the build of torch can do it."""
+        """Prepare the weight for inference on this CPU: packed where that pays and the build of torch can do it.
+
+        A weight that is not packed is multiplied without the layers of dispatch of ``F.linear``, with the same bits.
+        """
         weight = self.weight
-        if self._packed is not None or weight.device.type != "cpu" or weight.numel() < PACK_ELEMENTS:
+        if self._product is not None or weight.device.type != "cpu":
             return
-        if weight.dtype not in (torch.float32, torch.bfloat16) or not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        least = MIN_ROWS_FLOAT32 if weight.dtype == torch.float32 else MIN_ROWS_HALF
+        self._filler = weight.new_zeros(least, self.inputs)
+        bias = None if self.bias is None else self.bias.detach()
+        matrix = weight.detach().t()
+        if bias is None:
+            self._product = lambda rows: torch.mm(rows, matrix)
+        else:
+            self._product = lambda rows: torch.addmm(bias, rows, matrix)
+        if weight.numel() < PACK_ELEMENTS or not can_pack(weight.dtype):
             return
         mkldnn: Any = torch.ops.mkldnn
         # The layout depends on the batch-size hint alone, never on the rows that are multiplied later.
         packed = mkldnn._reorder_linear_weight(weight.detach(), 16)
-        bias = None if self.bias is None else self.bias.detach()
-        self._packed = lambda rows: mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+        self._product = lambda rows: mkldnn._linear_pointwise(rows, packed, bias, "none", [], "")
+        self._packed = True
         self.weight = nn.Parameter(weight.new_empty(0), requires_grad=False)
 
     @property
     def packed(self) -> bool:
         """Whether the weight is packed."""
-        return self._packed is not None
+        return self._packed
 
     def forward(self, x: Tensor) -> Tensor:
         """``(..., inputs)`` to ``(..., outputs)``, same dtype."""
-        rows = x.reshape(-1, self.inputs)
+        flat = x.dim() == 2
+        rows = x if flat else x.reshape(-1, self.inputs)
         count = rows.shape[0]
-        if x.device.type == "cuda":
-            out = self.multiply_in_blocks(rows, BLOCK_ROWS)
+        if x.is_cuda:
+            out = self.multiply_in_blocks(rows, BLOCK_ROWS)[:count]
         else:
             least = MIN_ROWS_FLOAT32 if x.dtype == torch.float32 else MIN_ROWS_HALF
-            out = self._multiply(F.pad(rows, (0, 0, 0, least - count)) if count < least else rows)
-        return out[:count].view(*x.shape[:-1], self.outputs)
+            out = self._multiply(self._filled(rows, least))[:count] if count < least else self._multiply(rows)
+        return out if flat else out.view(*x.shape[:-1], self.outputs)
 
     def multiply_in_blocks(self, rows: Tensor, block: int) -> Tensor:
         """The product of ``rows`` ``(count, inputs)`` in matrix products of exactly ``block`` rows each.
@@ -88,8 +110,13 @@ class Linear(nn.Module):
         parts = [self._multiply(part) for part in torch.split(padded, block)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
+    def _filled(self, rows: Tensor, least: int) -> Tensor:
+        if self._filler is None or len(self._filler) < least:
+            return F.pad(rows, (0, 0, 0, least - rows.shape[0]))
+        return torch.cat((rows, self._filler[rows.shape[0] : least]))
+
     def _multiply(self, rows: Tensor) -> Tensor:
-        return F.linear(rows, self.weight, self.bias) if self._packed is None else self._packed(rows)
+        return F.linear(rows, self.weight, self.bias) if self._product is None else self._product(rows)
 
 
 class RMSNorm(nn.Module):
@@ -102,10 +129,42 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
+        self._scaled: tuple[Tensor, Tensor] | None = None
+
+    def pack(self) -> None:
+        """Compute once what only depends on the weight, which must not change from here on.
+
+        With the weight times the root of the size, ``x / sqrt(length^2 + size * eps)`` needs no division by the size.
+        In narrow dtypes the product would round the weight, so they keep the longer way.
+        """
+        size, device = self.weight.numel(), self.weight.device
+        if self.weight.dtype == torch.float32 and device.type == "cpu":
+            floor = torch.full((1,), size * self.eps, device=device)
+            self._scaled = self.weight.detach() * math.sqrt(size), floor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape ending in ``size``; statistics in float32."""
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        """Any shape ending in ``size``; statistics in float32.
+
+        Half of the operators of torch's own, which a CPU runs one by one: the length of a row in one pass, then
+        ``x / sqrt(length^2 / size + eps)``.
+        """
+        if torch.is_grad_enabled():
+            return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        if self._scaled is not None:
+            weight, floor = self._scaled
+            length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
+            return (x * torch.addcmul(floor, length, length).rsqrt_()).mul_(weight)
+        wide = widened(x)
+        size = x.shape[-1]
+        length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        factor = length.square_().mul_(1.0 / size).add_(self.eps).rsqrt_()
+        normed: Tensor = (wide * factor).to(x.dtype).mul_(self.weight)
+        return normed
+
+
+def widened(x: Tensor) -> Tensor:
+    """``x`` in float32; asking first is cheaper than a conversion that does nothing."""
+    return x if x.dtype == torch.float32 else x.float()
 
 
 def silu(x: Tensor) -> Tensor:
@@ -116,15 +175,36 @@ def silu(x: Tensor) -> Tensor:
     """
     if torch.is_grad_enabled():
         return F.silu(x)
-    wide = x.float()
+    wide = widened(x)
     denominator = wide.neg().exp_().add_(1.0)
-    return torch.div(wide, denominator, out=denominator).to(x.dtype)
+    out = torch.div(wide, denominator, out=denominator)
+    return out if wide is x else out.to(x.dtype)
 
 
 def gated_silu(gate_up: Tensor) -> Tensor:
     """``silu(gate) * up`` of a fused projection ``(..., 2 * size)``, gate first; gives ``(..., size)``."""
     gate, up = gate_up.chunk(2, dim=-1)
-    return silu(gate) * up
+    if torch.is_grad_enabled():
+        return silu(gate) * up
+    return silu(gate).mul_(up)
+
+
+def attend_local(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Attention over a short sequence whose length never changes, in float32.
+
+    torch's own attention works through each row and head by itself there, so that rows keep their bits; over lanes,
+    whose length differs from step to step, it does not. On a GPU it chooses a kernel by the size of the batch.
+
+    Args:
+        query: ``(rows, heads, queries, head_dim)``.
+        key: ``(rows, kv_heads, positions, head_dim)``.
+        value: Like ``key``.
+
+    Returns:
+        ``(rows, heads, queries, head_dim)``, float32.
+    """
+    grouped = query.shape[1] != key.shape[1]
+    return F.scaled_dot_product_attention(widened(query), widened(key), widened(value), enable_gqa=grouped)
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -65,6 +65,15 @@ def _operations(
         _attention(network, draw),
         draw(ROWS, config.num_attention_heads * config.head_dim, dtype=torch.float32),
     )
+    yield (
+        "local attention",
+        _local_attention(network),
+        draw(
+            ROWS,
+            5 * (config.num_attention_heads + 2 * config.num_key_value_heads) * config.head_dim,
+            dtype=torch.float32,
+        ),
+    )
     yield "decoder", _decoder(network), draw(ROWS, 2 * network.config.feat_dim, dtype=torch.float32)
 
 
@@ -82,6 +91,18 @@ def _attention(network: VoxCPM2, draw: Callable[..., Tensor]) -> Callable[[Tenso
         # All rows read the same lane, since the rows that are left out would shift the others.
         lane_key, lane_value = (tensor[:1, :, :length].expand(rows, -1, -1, -1) for tensor in (key, value))
         return attend(grouped, lane_key, lane_value, mask).reshape(rows, -1)
+
+    return operation
+
+
+def _local_attention(network: VoxCPM2) -> Callable[[Tensor], Tensor]:
+    """Attention over a short sequence, as the local networks run it."""
+    layer = network.base_lm.blocks()[0]
+
+    def operation(x: Tensor) -> Tensor:
+        fused = x.view(x.shape[0], 5, layer.heads + 2 * layer.kv_heads, layer.head_dim)
+        query, key, value = torch.split(fused, [layer.heads, layer.kv_heads, layer.kv_heads], dim=2)
+        return layer.attend_local(query, key, value).flatten(1)
 
     return operation
 

@@ -81,14 +81,14 @@ class Solver(nn.Module):
         both_condition = condition.repeat(2, 1, 1)
         sample = noise
         for step, token in zip(steps, tokens, strict=True):
-            noisy = sample.to(mu.dtype).repeat(2, 1, 1)
-            velocity = self.estimator(noisy, both_mu, token, both_condition).float()
-            guided, unguided = velocity[:rows].flatten(1), velocity[rows:].flatten(1)
-            overlap = (guided * unguided).sum(dim=1, keepdim=True)
-            scale = overlap / (unguided.square().sum(dim=1, keepdim=True) + 1e-8)
-            base = unguided * scale
-            mixed = base + sampler.cfg_value * (guided - base)
-            sample = sample - step.delta * mixed.view_as(sample)
+            velocity = self.estimator(sample.to(mu.dtype), both_mu, token, both_condition).float()
+            both = velocity.reshape(2, rows, -1)
+            guided, unguided = both.unbind(0)
+            # Products of both halves with the unguided one: their overlap, and its own square.
+            overlap, square = (both * unguided).sum(dim=2, keepdim=True).unbind(0)
+            base = unguided * (overlap / (square + 1e-8))
+            mixed = base + (guided - base) * sampler.cfg_value
+            sample = sample - mixed.view_as(sample) * step.delta
         return sample
 
     def _schedule(self, inference_timesteps: int) -> tuple[list[EulerStep], Tensor]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from voxr_ray.voxcpm2.config import LMConfig
-from voxr_ray.voxcpm2.ops import Linear, RMSNorm, attend, gated_silu
+from voxr_ray.voxcpm2.ops import Linear, RMSNorm, attend, attend_local, gated_silu, widened
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
     Source: OpenBMB/VoxCPM, ``apply_rotary_pos_emb``.
     """
-    first, second = x.float().chunk(2, dim=-1)
+    first, second = widened(x).chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
 
 
@@ -116,11 +116,25 @@ class Layer(nn.Module):
 
     def finish(self, x: Tensor, attended: Tensor) -> Tensor:
         """Everything after the attention: ``x`` and the attended heads ``(..., heads * head_dim)`` to the output."""
-        x = self._add(x, self.o_proj(attended.to(x.dtype)))
+        if attended.dtype != x.dtype:
+            attended = attended.to(x.dtype)
+        x = self._add(x, self.o_proj(attended))
         return self._add(x, self.down_proj(gated_silu(self.gate_up(self.post_attention_layernorm(x)))))
 
     def _add(self, x: Tensor, branch: Tensor) -> Tensor:
         return x + branch if self.residual_scale == 1.0 else x + branch * self.residual_scale
+
+    def attend_local(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Attention of ``query`` ``(rows, queries, heads, head_dim)`` over a whole short sequence.
+
+        ``key`` and ``value`` are ``(rows, positions, kv_heads, head_dim)``. Gives ``(rows, queries, heads *
+        head_dim)``.
+        """
+        key, value = key.transpose(1, 2), value.transpose(1, 2)
+        if query.is_cuda:
+            return self.attend_sequence(query, key, value, None)
+        out = attend_local(query.transpose(1, 2), key, value)
+        return out.transpose(1, 2).reshape(*query.shape[:2], self.heads * self.head_dim)
 
     def attend_sequence(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """Attention of ``query`` ``(rows, queries, heads, head_dim)`` over cached ``(rows, kv_heads, positions, …)``.
@@ -182,8 +196,7 @@ class Stack(nn.Module):
             query, key, value = layer.project(x, angles)
             if index == last:
                 query, x = query[:, keep], x[:, keep]
-            attended = layer.attend_sequence(query, key.transpose(1, 2), value.transpose(1, 2), None)
-            x = layer.finish(x, attended)
+            x = layer.finish(x, layer.attend_local(query, key, value))
         return self.norm(x)  # type: ignore[no-any-return]
 
     def prefill(self, x: Tensor, cache: list[LayerCache], start: int) -> Tensor:

@@ -46,10 +46,16 @@ class Snake(nn.Module):
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.alpha = nn.Parameter(torch.ones(channels))
+        self._inverse: Tensor | None = None
+
+    def pack(self) -> None:
+        """Compute once what only depends on the weight; it must not change from here on."""
+        self._inverse = (self.alpha.detach() + 1e-9).reciprocal()
 
     def forward(self, x: Tensor) -> Tensor:
         """``(rows, time, channels)``."""
-        return snake(x, self.alpha, (self.alpha + 1e-9).reciprocal())
+        inverse = (self.alpha + 1e-9).reciprocal() if self._inverse is None else self._inverse
+        return snake(x, self.alpha, inverse)
 
 
 class Stage(nn.Module):
@@ -106,10 +112,17 @@ class DepthwiseConv(Stage):
     def run(self, x: Tensor) -> Tensor:
         """See :meth:`Stage.run`."""
         time = x.shape[1] - self.tail
-        out: Tensor = self.bias
-        for tap in range(self.kernel):
+        if torch.is_grad_enabled():
+            out: Tensor = self.bias
+            for tap in range(self.kernel):
+                start = tap * self.dilation
+                out = torch.addcmul(out, x[:, start : start + time], self.weight[tap])
+            return out
+        taps = self.weight.unbind(0)
+        out = torch.addcmul(self.bias, x[:, :time], taps[0])
+        for tap in range(1, self.kernel):
             start = tap * self.dilation
-            out = torch.addcmul(out, x[:, start : start + time], self.weight[tap])
+            out.addcmul_(x[:, start : start + time], taps[tap])
         return out
 
     def load(self, weight: Tensor, bias: Tensor) -> None:
