@@ -30,12 +30,12 @@ def test_the_board_shows_every_replica_and_counts_a_frozen_one(deploy: Callable[
     board = board_until(server, lambda board: len(board["replicas"]) == 2)
     assert len({replica["id"] for replica in board["replicas"]}) == 2
     assert all(replica["width"] == 2 for replica in board["replicas"])
-    answers = [server.speak(input="three patches @patches=3@", seed=seed) for seed in range(6)]
+    answers = [server.speak(input="four patches @patches=4@", seed=seed) for seed in range(6)]
     assert {answer.status_code for answer in answers} == {200}
     finished = "counts", "finished", "stop"
     board = board_until(server, lambda board: sum(_at(replica, *finished) for replica in board["replicas"]) == 6)
     steps = [step for replica in board["replicas"] for step in replica["steps"]]
-    assert sum(len(step["slots"]) for step in steps) == 18
+    assert sum(len(step["slots"]) for step in steps) == 24
 
     frozen = server.replica_pids()[0]
     os.kill(frozen, signal.SIGSTOP)
