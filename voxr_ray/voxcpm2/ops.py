@@ -21,6 +21,10 @@ MIN_ROWS_FLOAT32 = 4
 MIN_ROWS_HALF = 8
 """Matrix products of fewer rows take other kernels with another summation order, so they are padded to this many."""
 
+NARROW_OUTPUTS, MIN_ROWS_NARROW = 16, 16
+"""Rows of a product with at most so many outputs: with fewer, MKL shares products of exactly sixteen outputs out among
+threads by another rule (seen on a processor without AVX-512), and the bits depend on the number of threads."""
+
 BLOCK_ROWS = 64
 """Rows of every matrix product on a GPU, where the kernel is chosen by the number of rows at every size."""
 
@@ -64,7 +68,7 @@ class Linear(nn.Module):
         weight = self.weight
         if self._product is not None or weight.device.type != "cpu":
             return
-        least = MIN_ROWS_FLOAT32 if weight.dtype == torch.float32 else MIN_ROWS_HALF
+        least = self._least_rows(weight.dtype)
         self._filler = weight.new_zeros(least, self.inputs)
         bias = None if self.bias is None else self.bias.detach()
         matrix = weight.detach().t()
@@ -94,7 +98,7 @@ class Linear(nn.Module):
         if x.is_cuda:
             out = self.multiply_in_blocks(rows, BLOCK_ROWS)[:count]
         else:
-            least = MIN_ROWS_FLOAT32 if x.dtype == torch.float32 else MIN_ROWS_HALF
+            least = self._least_rows(x.dtype)
             out = self._multiply(self._filled(rows, least))[:count] if count < least else self._multiply(rows)
         return out if flat else out.view(*x.shape[:-1], self.outputs)
 
@@ -109,6 +113,11 @@ class Linear(nn.Module):
         padded = F.pad(rows, (0, 0, 0, -rows.shape[0] % block))
         parts = [self._multiply(part) for part in torch.split(padded, block)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _least_rows(self, dtype: torch.dtype) -> int:
+        if self.outputs <= NARROW_OUTPUTS:
+            return MIN_ROWS_NARROW
+        return MIN_ROWS_FLOAT32 if dtype == torch.float32 else MIN_ROWS_HALF
 
     def _filled(self, rows: Tensor, least: int) -> Tensor:
         if self._filler is None or len(self._filler) < least:
