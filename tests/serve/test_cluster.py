@@ -12,7 +12,7 @@ import pytest
 SCENARIO = Path(__file__).with_name("cluster_scenario.py")
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.timeout(1500)
 def test_replicas_follow_load_samplers_and_nodes() -> None:
     done = subprocess.run(  # noqa: S603
