@@ -45,7 +45,7 @@ def ratios(ours: Found, theirs: Found, *, name: str, inverse: bool = False) -> f
 def own_command(arguments: argparse.Namespace, path: str, threads: int, rows: list[int]) -> list[str]:
     command = [sys.executable, "-m", "benchmarks.own_worker", path, "--threads", str(threads)]
     command += ["--dtype", arguments.dtype, "--device", arguments.device, "--max-batch", str(max(rows))]
-    return command + (["--compile"] if arguments.compile else [])
+    return command
 
 
 def official_command(arguments: argparse.Namespace, path: str, threads: int) -> list[str]:
@@ -90,7 +90,6 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--compile", action="store_true", help="compile the network, where there is a compiler")
     parser.add_argument("--against", choices=["voxcpm"], help="take turns with the official package")
     parser.add_argument("--oracle-python", default=sys.executable, help="a Python that has it")
     parser.add_argument("--official-dtype", help="its dtype, if not ours")

@@ -77,7 +77,6 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--capacity", type=int, default=1024)
     parser.add_argument("--max-batch", type=int, default=32)
-    parser.add_argument("--compile", action="store_true")
     arguments = parser.parse_args()
     from voxr_ray.voxcpm2.loader import load_slot_model
 
@@ -90,7 +89,6 @@ def main() -> None:
         device=arguments.device,
         dtype=arguments.dtype,
         threads=arguments.threads,
-        **({"compile_network": True} if arguments.compile else {}),
     )
     start_s = time.perf_counter()
     with Engine(load, options) as engine:
