@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -113,7 +114,10 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
     replicas = replica.bind(settings, partial(model_factory, settings), end_process)
     if settings.normalize and not is_installed():
         raise ConfigurationError("normalize needs a library: pip install 'voxr_ray[normalize]'", param="normalize")
-    application: serve.Application = router.bind(settings, replicas, library.bind(settings))
+    application: serve.Application = router.bind(
+    voices = library.bind(settings, partial(find_shipped_voices, settings.model))
+        settings, replicas, voices
+    )
     return application
 
 
@@ -140,6 +144,13 @@ def check_model(settings: Settings) -> Settings:
         del defaults["normalize"]
     chosen = {name: value for name, value in defaults.items() if name not in settings.model_fields_set}
     return settings.model_copy(update={"model_name": settings.model_name or own.name} | chosen)
+
+
+def find_shipped_voices(model: str) -> Path | None:
+    """The folder of voices that come with a model. Runs where the library of voices does."""
+    from voxr_ray.voxcpm2.hub import shipped_voices
+
+    return shipped_voices(model)
 
 
 def load_checkpoint(settings: Settings) -> SlotModel:

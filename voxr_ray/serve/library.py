@@ -11,6 +11,7 @@ Runs on the event loop of its actor; files and decoding go to threads, uploads t
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from voxr_ray.config import Settings
 from voxr_ray.serve.logs import set_up_logs
 from voxr_ray.serve.values import VoiceClip, VoiceInfo
 from voxr_ray.serve.voice_store import VoiceStore
-from voxr_ray.voxcpm2.hub import shipped_voices
 
 _READERS = 4
 _WRITERS = 2
@@ -29,15 +29,16 @@ class Library:
 
     Args:
         settings: The server's settings.
+        shipped: Finds the folder of voices that come with the model, on the machine of this deployment.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, shipped: Callable[[], Path | None] | None = None) -> None:
         set_up_logs()
         self._store = VoiceStore(
             Path(settings.voices_dir).expanduser(),
             max_seconds=settings.max_reference_seconds,
             max_voices=settings.max_voices,
-            shipped=shipped_voices(settings.model),
+            shipped=None if shipped is None else shipped(),
         )
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="voice-read")
         self._writers = ThreadPoolExecutor(_WRITERS, thread_name_prefix="voice-write")

@@ -12,6 +12,7 @@ import httpx
 
 from tests.fakes.sink import FakeSink
 from tests.fakes.slot_model import make_fake_model
+from voxr_ray.app import find_shipped_voices
 from voxr_ray.config import Settings
 from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.library import Library
@@ -62,7 +63,7 @@ class LocalServer:
         }
         self.settings = Settings.load(chosen | (settings or {}), {})
         self.replica = Replica(self.settings, partial(make_fake_model, **model))
-        voices = Voices(LocalReplicas(Library(self.settings)))  # type: ignore[arg-type]
+        voices = Voices(LocalReplicas(Library(self.settings, partial(find_shipped_voices, self.settings.model))))  # type: ignore[arg-type]
         self.sink = FakeSink()
         replicas: Any = wrap(LocalReplicas(self.replica))
         self.service = SpeechService(self.settings, replicas, voices, RouterMetrics(self.sink))
