@@ -114,10 +114,8 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
     replicas = replica.bind(settings, partial(model_factory, settings), end_process)
     if settings.normalize and not is_installed():
         raise ConfigurationError("normalize needs a library: pip install 'voxr_ray[normalize]'", param="normalize")
-    application: serve.Application = router.bind(
     voices = library.bind(settings, partial(find_shipped_voices, settings.model))
-        settings, replicas, voices
-    )
+    application: serve.Application = router.bind(settings, replicas, voices)
     return application
 
 
