@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from scripts.random_checkpoint import CONFIG, character_tokenizer
+from scripts.random_checkpoint import CONFIG, character_tokenizer, weight
 from voxr_ray.voxcpm2.config import ModelConfig
 from voxr_ray.voxcpm2.hub import default_checkpoint
 from voxr_ray.voxcpm2.weights import TensorTable, tensor_table
@@ -126,9 +126,9 @@ def checkpoint(size: str) -> Path:
 def write_random(path: Path, table: TensorTable, dtype: torch.dtype, *, seed: int) -> None:
     """Write random weights as safetensors, one tensor at a time: the largest size would not fit memory twice.
 
-    Weights keep the size of what flows through them: ones for norms, fan-in scaling for the rest.
+    They are scaled as :func:`~scripts.random_checkpoint.weight` says.
     """
-    block = torch.from_numpy(np.random.default_rng(seed).standard_normal(_BLOCK, dtype=np.float32))
+    block = np.random.default_rng(seed).standard_normal(_BLOCK, dtype=np.float32)
     name_of = {torch.float32: "F32", torch.bfloat16: "BF16"}
     header: dict[str, Any] = {}
     end = 0
@@ -143,17 +143,8 @@ def write_random(path: Path, table: TensorTable, dtype: torch.dtype, *, seed: in
             file.write(tensor.contiguous().view(torch.uint8).numpy().data)
 
 
-def _random(name: str, shape: tuple[int, ...], block: torch.Tensor) -> torch.Tensor:
-    """One tensor, flat."""
-    count = math.prod(shape)
-    if name.endswith(("norm.weight", "layernorm.weight", "alpha")):
-        return torch.ones(count)
-    if name.endswith("weight_g"):
-        # The last convolution, to one channel, sets the loudness: noise had better be quiet.
-        return torch.full((count,), 0.05 if shape[0] == 1 else 0.7)
+def _random(name: str, shape: tuple[int, ...], block: np.ndarray) -> torch.Tensor:
+    """One tensor."""
     if name.endswith("sr_bin_boundaries"):
-        return torch.arange(1, count + 1) * 10_000.0
-    drawn = block.repeat(-(-count // len(block)))[:count]
-    if name.endswith("bias"):
-        return drawn * 0.02
-    return drawn / math.sqrt(math.prod(shape[1:])) if len(shape) > 1 else drawn
+        return torch.arange(1, math.prod(shape) + 1) * 10_000.0
+    return torch.from_numpy(weight(name, np.resize(block, shape)))

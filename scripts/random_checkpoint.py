@@ -1,7 +1,6 @@
 """Build a checkpoint with random weights in the official layout: what tests and benchmarks need, which does not speak.
 
- The numbers come from numpy's generator, so the files
-are the same bytes on every machine.
+The numbers come from numpy's generator, so the files are the same bytes on every machine.
 
     python scripts/random_checkpoint.py FOLDER
 """
@@ -12,6 +11,7 @@ import argparse
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import safetensors.numpy
@@ -28,7 +28,7 @@ HEAD_DIM = 32
 
 NOTICE = "this checkpoint has random weights: it proves the pipeline and does not speak"
 
-CONFIG = {
+CONFIG: dict[str, Any] = {
     "architecture": "voxcpm2",
     "lm_config": {
         "bos_token_id": 1,
@@ -87,21 +87,25 @@ CONFIG = {
 
 
 def random_tensors(table: TensorTable, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Weights that keep the size of what flows through them: ones for norms and gains, fan-in scaling for the rest."""
-    tensors: dict[str, np.ndarray] = {}
-    for name, shape in table.items():
-        drawn = rng.standard_normal(shape, dtype=np.float32)
-        if name.endswith(("norm.weight", "layernorm.weight", "alpha")):
-            drawn = np.ones(shape, dtype=np.float32)
-        elif name.endswith("weight_g"):
-            # The last convolution, to one channel, sets the loudness: noise had better be quiet.
-            drawn = np.full(shape, 0.05 if shape[0] == 1 else 0.7, dtype=np.float32)
-        elif name.endswith("bias"):
-            drawn *= np.float32(0.02)
-        elif len(shape) > 1:
-            drawn /= np.float32(math.sqrt(math.prod(shape[1:])))
-        tensors[name] = drawn
-    return tensors
+    """Weights of a table, see :func:`weight`."""
+    return {name: weight(name, rng.standard_normal(shape, dtype=np.float32)) for name, shape in table.items()}
+
+
+def weight(name: str, drawn: np.ndarray) -> np.ndarray:
+    """A weight that keeps the size of what flows through it: ones for norms and gains, fan-in scaling for the rest.
+
+    Args:
+        name: Of the tensor.
+        drawn: Standard normal numbers in its shape, float32.
+    """
+    if name.endswith(("norm.weight", "layernorm.weight", "alpha")):
+        return np.ones_like(drawn)
+    if name.endswith("weight_g"):
+        # The last convolution, to one channel, sets the loudness: noise had better be quiet.
+        return np.full_like(drawn, 0.05 if len(drawn) == 1 else 0.7)
+    if name.endswith("bias"):
+        return drawn * np.float32(0.02)
+    return drawn / np.float32(math.sqrt(math.prod(drawn.shape[1:])))
 
 
 def character_tokenizer(vocab_size: int) -> Tokenizer:
@@ -127,8 +131,13 @@ def build(folder: Path) -> None:
     for name, table in zip(("model.safetensors", "audiovae.safetensors"), tensor_table(config), strict=True):
         safetensors.numpy.save_file(random_tensors(table, rng), folder / name)
     character_tokenizer(config.lm_config.vocab_size).save(str(folder / "tokenizer.json"))
+    write_side_files(folder, CONFIG, {"name": "random", "notice": NOTICE})
+
+
+def write_side_files(folder: Path, config: dict[str, Any], own: dict[str, Any]) -> None:
+    """Write what stands beside weights and tokenizer: the configurations, and what the checkpoint says of itself."""
     side_files = {
-        "config.json": CONFIG,
+        "config.json": config,
         "tokenizer_config.json": {
             "tokenizer_class": "LlamaTokenizerFast",
             "bos_token": "<s>",
@@ -137,7 +146,7 @@ def build(folder: Path) -> None:
             "add_bos_token": True,
             "add_eos_token": False,
         },
-        "voxr.json": {"name": "random", "notice": NOTICE},
+        "voxr.json": own,
     }
     for name, content in side_files.items():
         (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")

@@ -15,7 +15,6 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from training.corpus import SPEAKERS
 from training.files import read_state, write_arrays
 from training.lexicon import load
 from training.sequences import Corpus, Utterance, collate
@@ -51,11 +50,7 @@ def write_shard(source: Path, target: Path, network: VoxCPM2, corpus: Corpus, sh
     """Draw the first speaker's utterances of one shard of latents, and a share of the others'."""
     rng = random.Random(source.name)
     utterances = corpus.load_shard(source)
-    chosen = [
-        index
-        for index, said in enumerate(utterances)
-        if said.speaker < len(SPEAKERS) and (said.speaker == 0 or rng.random() < share)
-    ]
+    chosen = [index for index, said in enumerate(utterances) if said.speaker == 0 or rng.random() < share]
     chosen.sort(key=lambda index: (utterances[index].speaker != 0, len(utterances[index].patches)))
     groups = [chosen[start : start + ROWS] for start in range(0, len(chosen), ROWS)]
     sampler = Sampler(float(DEFAULTS["cfg_value"]), TIMESTEPS)

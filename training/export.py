@@ -7,7 +7,6 @@ into a norm and a direction. Language model weights are stored in bfloat16, thos
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import soundfile
 import torch
 from torch import Tensor, nn
 
+from scripts.random_checkpoint import write_side_files
 from training import teacher
 from training.corpus import SPEAKERS
 from training.features import RATE_HZ
@@ -197,20 +197,8 @@ def export(work: Path, folder: Path) -> None:
     _save(model_tensors(network), folder / "model.safetensors", torch.bfloat16)
     _save(vae_tensors(vae), folder / "audiovae.safetensors", torch.float16)
     build_tokenizer(load(work)).save(str(folder / "tokenizer.json"), pretty=False)
-    side_files = {
-        "config.json": CONFIG,
-        "tokenizer_config.json": {
-            "tokenizer_class": "LlamaTokenizerFast",
-            "bos_token": "<s>",
-            "eos_token": "</s>",
-            "unk_token": "<unk>",
-            "add_bos_token": True,
-            "add_eos_token": False,
-        },
-        "voxr.json": {"name": NAME, "notice": NOTICE, "defaults": DEFAULTS, "max_part_chars": MAX_PART_CHARS},
-    }
-    for name, content in side_files.items():
-        (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    own = {"name": NAME, "notice": NOTICE, "defaults": DEFAULTS, "max_part_chars": MAX_PART_CHARS}
+    write_side_files(folder, CONFIG, own)
     write_voices(folder / VOICES_FOLDER)
     check_checkpoint(folder)
     size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

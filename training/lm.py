@@ -39,7 +39,7 @@ LATE = 0.65
 """Share of the training from which it is late."""
 
 WARM_UP_STEPS = 50
-"""Steps in which the rate rises after a start without optimizer state, so that the state kept is not shaken off."""
+"""Steps in which the rate rises after every start: one without optimizer state would shake off what was learned."""
 
 
 def train(

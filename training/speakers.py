@@ -53,7 +53,7 @@ class Classifier:
                 for samples, speaker in zip(
                     split(shard["samples"], shard["sample_counts"]), shard["speakers"], strict=True
                 ):
-                    if len(samples) >= LEAST_SAMPLES and speaker < len(SPEAKERS):
+                    if len(samples) >= LEAST_SAMPLES:
                         found.append(statistics(samples / 32768.0))
                         labels.append(int(speaker))
         features, names = np.stack(found), list(SPEAKERS)

@@ -55,8 +55,10 @@ def app(args: dict[str, Any]) -> serve.Application:
     """
     # Beyond this line the CLI and the controller handle exceptions, and each understands only its own.
     try:
-        settings = check_model(resolve_device(with_keys(Settings.load(args, os.environ))))
-        needs = _footprint(settings)
+        settings = resolve_device(with_keys(Settings.load(args, os.environ)))
+        folder = find_checkpoint(settings)
+        settings = check_model(settings, folder)
+        needs = _footprint(settings, folder)
         if _runs_here(settings):
             check_memory(needs, settings)
         application = build_app(settings, load_checkpoint)
@@ -74,6 +76,8 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
         settings: Validated settings; ``device`` names a device.
         model_factory: Loads a model in a replica; must pickle.
     """
+    if settings.normalize and not is_installed():
+        raise ConfigurationError("normalize needs a library: pip install 'voxr_ray[normalize]'", param="normalize")
     lifetime: dict[str, Any] = {
         "max_constructor_retry_count": 1,
         "graceful_shutdown_timeout_s": settings.drain_s,
@@ -112,14 +116,23 @@ def build_app(settings: Settings, model_factory: Callable[[Settings], SlotModel]
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"library_options cannot be used: {str(error).splitlines()[0]}") from error
     replicas = replica.bind(settings, partial(model_factory, settings), end_process)
-    if settings.normalize and not is_installed():
-        raise ConfigurationError("normalize needs a library: pip install 'voxr_ray[normalize]'", param="normalize")
     voices = library.bind(settings, partial(find_shipped_voices, settings.model))
     application: serve.Application = router.bind(settings, replicas, voices)
     return application
 
 
-def check_model(settings: Settings) -> Settings:
+def find_checkpoint(settings: Settings) -> Path:
+    """The folder of the model, downloaded if need be.
+
+    Raises:
+        CheckpointError: There is no such model, or it cannot be downloaded.
+    """
+    from voxr_ray.voxcpm2.hub import resolve_checkpoint
+
+    return resolve_checkpoint(settings.model)
+
+
+def check_model(settings: Settings, folder: Path) -> Settings:
     """Check the checkpoint on this machine, without loading it, and complete the settings by what it says of itself.
 
     Its name and its own defaults stand wherever the operator chose nothing.
@@ -128,10 +141,8 @@ def check_model(settings: Settings) -> Settings:
         CheckpointError: It is missing, unsafe, or does not fit its own configuration.
     """
     from voxr_ray.voxcpm2.check import check_checkpoint
-    from voxr_ray.voxcpm2.hub import resolve_checkpoint
     from voxr_ray.voxcpm2.settings import load_settings
 
-    folder = resolve_checkpoint(settings.model)
     check_checkpoint(folder)
     own = load_settings(folder)
     defaults = own.defaults.model_dump(exclude_none=True)
@@ -153,12 +164,12 @@ def find_shipped_voices(model: str) -> Path | None:
 
 def load_checkpoint(settings: Settings) -> SlotModel:
     """Load the model. Runs in a replica, possibly on a machine that has to download it first."""
-    from voxr_ray.voxcpm2.hub import resolve_checkpoint
     from voxr_ray.voxcpm2.loader import load_slot_model
 
-    check_memory(_footprint(settings), settings)
+    folder = find_checkpoint(settings)
+    check_memory(_footprint(settings, folder), settings)
     return load_slot_model(
-        str(resolve_checkpoint(settings.model)),
+        str(folder),
         device=settings.device,
         dtype=settings.dtype,
         threads=settings.threads,
@@ -220,12 +231,11 @@ def memory_doubts(needs: Footprint, settings: Settings) -> list[str]:
     ]
 
 
-def _footprint(settings: Settings) -> Footprint:
+def _footprint(settings: Settings, folder: Path) -> Footprint:
     from voxr_ray.voxcpm2.footprint import footprint
-    from voxr_ray.voxcpm2.hub import resolve_checkpoint
 
     return footprint(
-        resolve_checkpoint(settings.model),
+        folder,
         device=settings.device,
         dtype=settings.dtype,
         width=settings.max_batch,

@@ -21,7 +21,7 @@ from starlette.datastructures import Headers
 from starlette.middleware import Middleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from voxr_ray.errors import EngineError, EngineStopped, Overloaded, VoxrError
+from voxr_ray.errors import EngineError, Overloaded, Unavailable, VoxrError
 from voxr_ray.serve.http_errors import RequestTimeout, UnknownPath, error_response
 
 _RETRY_AFTER_S = 1.0
@@ -106,7 +106,7 @@ def _error(status: int, text: str) -> VoxrError:
         404: (UnknownPath, None),
         408: (RequestTimeout, None),
         429: (Overloaded, _RETRY_AFTER_S),
-        503: (EngineStopped, _RETRY_AFTER_S),
+        503: (Unavailable, _RETRY_AFTER_S),
     }
     kind, retry_after_s = kinds[status]
     return kind(text, retry_after_s=retry_after_s)

@@ -29,6 +29,7 @@ from voxr_ray.engine.limits import check_fits
 from voxr_ray.engine.model import Padding, SlotModel
 from voxr_ray.engine.options import EngineOptions
 from voxr_ray.engine.record import StepRecord
+from voxr_ray.engine.reply import Reply
 from voxr_ray.engine.ticket import EngineSnapshot
 from voxr_ray.errors import EngineStopped
 from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, Summary, SynthRequest, SynthResult
@@ -120,11 +121,9 @@ class Replica:
             VoxrError: The request was refused, or its render failed.
         """
         remainder = Remainder(delivered or Delivered())
-        tag = self._roster.arrived(tag)
         with self._while_running():
             async with AsyncReply[Summary]() as reply:
-                ticket = self._engine.submit(request, reply, stream=True, moved=delivered is not None)
-                with self._roster.inside(tag, request, ticket):
+                with self._inside(request, reply, tag, stream=True, moved=delivered is not None):
                     async for chunk in reply.pulses(self._beat_s):
                         if chunk is None:
                             yield Beat()
@@ -145,11 +144,9 @@ class Replica:
             VoxrError: The request was refused, or its render failed.
         """
         remainder = Remainder(delivered or Delivered())
-        tag = self._roster.arrived(tag)
         with self._while_running():
             async with AsyncReply[SynthResult]() as reply:
-                ticket = self._engine.submit(request, reply, stream=False, moved=delivered is not None)
-                with self._roster.inside(tag, request, ticket):
+                with self._inside(request, reply, tag, stream=False, moved=delivered is not None):
                     async for _ in reply.pulses(self._beat_s):
                         yield Beat()
                 result = await reply.result()
@@ -242,6 +239,16 @@ class Replica:
     @property
     def _beat_s(self) -> float:
         return self._settings.silence_timeout_s / _BEATS
+
+    @contextmanager
+    def _inside(
+        self, request: SynthRequest, reply: Reply[Any], tag: CallTag | None, *, stream: bool, moved: bool
+    ) -> Iterator[None]:
+        """A render in the engine and on the roster, while its reply is listened to."""
+        tag = self._roster.arrived(tag)
+        ticket = self._engine.submit(request, reply, stream=stream, moved=moved)
+        with self._roster.inside(tag, request, ticket):
+            yield
 
     @contextmanager
     def _while_running(self) -> Iterator[None]:

@@ -154,10 +154,10 @@ class VoiceStore:
             InvalidRequest: It comes with the model.
         """
         with self._lock:
-            if (own := self._shipped.get(key_of(name))) is not None and key_of(name) not in self._scan(fresh=True):
-                raise InvalidRequest(f"voice {own.name!r} comes with the model and cannot be deleted", param="name")
             index = self._scan(fresh=True)
             files = index.get(key_of(name))
+            if files is None and (own := self._shipped.get(key_of(name))) is not None:
+                raise InvalidRequest(f"voice {own.name!r} comes with the model and cannot be deleted", param="name")
             info = None if files is None else info_of(files)
             if files is None or info is None:
                 raise unknown_voice(name, [each.name for each in index.values()], param="name")

@@ -15,8 +15,8 @@ import torch
 
 from voxr_ray.errors import CheckpointError, ConfigurationError
 from voxr_ray.voxcpm2.checkpoint import DTYPES, CheckpointFiles
-from voxr_ray.voxcpm2.config import LMConfig
 from voxr_ray.voxcpm2.lanes import LENGTH_STEP, round_up
+from voxr_ray.voxcpm2.step_cost import lane_bytes_per_position
 from voxr_ray.voxcpm2.weights import tensor_table
 
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -72,11 +72,7 @@ def footprint(folder: Path, *, device: str, dtype: str, width: int, capacity: in
     model, vae = (sum(prod(shape) for shape in table.values()) for table in tensor_table(config))
     positions = round_up(min(capacity, config.lm_config.max_position_embeddings), LENGTH_STEP)
     cache_size = torch.float32.itemsize if on_cpu else size
-
-    def cache(lm: LMConfig) -> int:
-        return 2 * lm.num_hidden_layers * lm.num_key_value_heads * lm.head_dim * positions * cache_size
-
-    lane = cache(config.lm_config) + cache(config.residual_lm)
+    lane = positions * lane_bytes_per_position(config, cache_size)
     return Footprint(weights=model * size + vae * torch.float32.itemsize, lane=lane, lanes=width)
 
 

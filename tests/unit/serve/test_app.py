@@ -131,11 +131,11 @@ def test_a_checkpoints_own_defaults_stand_where_the_operator_chose_nothing(tmp_p
     defaults = {"cfg_value": 3.0, "retry_badcase_ratio_threshold": 1.5}
     own = {"name": "small", "defaults": defaults, "max_part_chars": 70}
     (folder / "voxr.json").write_text(json.dumps(own))
-    untouched = check_model(Settings.load({"model": str(folder), "device": "cpu"}, {}))
+    untouched = check_model(Settings.load({"model": str(folder), "device": "cpu"}, {}), folder)
     assert (untouched.served_name, untouched.cfg_value, untouched.retry_badcase_ratio_threshold) == ("small", 3.0, 1.5)
     assert untouched.inference_timesteps == Settings().inference_timesteps
     assert untouched.max_part_chars == 70
-    chosen = check_model(Settings.load({"model": str(folder), "device": "cpu", "cfg_value": "1.5"}, {}))
+    chosen = check_model(Settings.load({"model": str(folder), "device": "cpu", "cfg_value": "1.5"}, {}), folder)
     assert (chosen.cfg_value, chosen.retry_badcase_ratio_threshold) == (1.5, 1.5)
 
 
@@ -146,7 +146,7 @@ def test_wrong_settings_of_a_checkpoint_are_refused_in_one_line(tmp_path: Path, 
     folder = write_checkpoint(tmp_path / "checkpoint", variant_config("concat_condition"))
     (folder / "voxr.json").write_text(content)
     with pytest.raises(CheckpointError, match=r"voxr\.json") as caught:
-        check_model(Settings.load({"model": str(folder), "device": "cpu"}, {}))
+        check_model(Settings.load({"model": str(folder), "device": "cpu"}, {}), folder)
     assert "\n" not in str(caught.value)
 
 
@@ -168,9 +168,9 @@ def test_spelling_out_needs_its_library(monkeypatch: pytest.MonkeyPatch, tmp_pat
     folder = write_checkpoint(tmp_path / "checkpoint", variant_config("concat_condition"))
     (folder / "voxr.json").write_text(json.dumps({"defaults": {"normalize": True}}))
     wished = Settings.load({"model": str(folder), "device": "cpu"}, {})
-    assert check_model(wished).normalize is False
+    assert check_model(wished, folder).normalize is False
     monkeypatch.undo()
-    assert check_model(wished).normalize is True
+    assert check_model(wished, folder).normalize is True
 
 
 class TestMemory:
