@@ -20,6 +20,7 @@ from starlette.responses import Response
 from voxr_ray.config import Settings
 from voxr_ray.errors import EngineError, InvalidRequest, TooLarge, VoxrError
 from voxr_ray.messages import SynthRequest, SynthResult
+from voxr_ray.serve.answers import Answers
 from voxr_ray.serve.http_errors import UnknownField, body_of, from_validation
 from voxr_ray.serve.output import SpokenFile, usage
 from voxr_ray.serve.speech import SpeechService
@@ -75,11 +76,11 @@ def parse_batch(body: bytes, settings: Settings) -> list[bytes]:
     ]  # fmt: skip
 
 
-async def answer_batch(speech: SpeechService, body: bytes, request_id: str, deadline: float) -> Response:
+async def answer_batch(answers: Answers, body: bytes, request_id: str, deadline: float) -> Response:
     """The answer to a batch request.
 
     Args:
-        speech: Renders the items.
+        answers: Makes the items' files.
         body: JSON body.
         request_id: For logs.
         deadline: Time of the event loop at which the answer must be complete; items that are not ready then fail.
@@ -87,16 +88,17 @@ async def answer_batch(speech: SpeechService, body: bytes, request_id: str, dead
     Raises:
         RequestError: The batch as a whole is at fault.
     """
+    speech = answers.service
     bodies = await speech.in_thread(parse_batch, body, speech.settings)
 
     def job(index: int) -> Callable[[], Awaitable[dict[str, Any]]]:
         async def run() -> dict[str, Any]:
             try:
                 async with asyncio.timeout_at(deadline) as limit:
-                    file = await speech.speak_to_file(bodies[index], f"{request_id}/{index}")
+                    file = await answers.speak_to_file(bodies[index], f"{request_id}/{index}")
             except TimeoutError as error:
                 if limit.expired():
-                    raise speech.timed_out() from error
+                    raise answers.timed_out() from error
                 raise
             return await speech.in_thread(_success, index, file)
 

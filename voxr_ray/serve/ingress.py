@@ -13,6 +13,7 @@ from starlette.middleware.cors import CORSMiddleware
 from voxr_ray.errors import Unavailable
 from voxr_ray.serve import openapi
 from voxr_ray.serve.access import KeyGate
+from voxr_ray.serve.answers import Answers
 from voxr_ray.serve.batch import answer_batch
 from voxr_ray.serve.bodies import Bodies
 from voxr_ray.serve.http_errors import UnsupportedMediaType, install
@@ -45,6 +46,7 @@ def build_http_app(speech: SpeechService) -> FastAPI:
             expose_headers=openapi.EXPOSED_HEADERS,
         )
     started_s = int(time.time())
+    answers = Answers(speech)
     bodies = Bodies(settings.max_body_bytes, settings.max_held_body_bytes)
 
     @app.post("/v1/audio/speech", **openapi.SPEECH)
@@ -52,14 +54,14 @@ def build_http_app(speech: SpeechService) -> FastAPI:
         """Speak a text."""
         deadline = begin(request)
         async with bodies.read(request, deadline) as body:
-            return await speech.answer(body, request_id_of(request), deadline)
+            return await answers.answer(body, request_id_of(request), deadline)
 
     @app.post("/v1/audio/speech/batch", **openapi.BATCH)
     async def create_batch(request: Request) -> Response:
         """Speak many texts: one result or error for each, in their order."""
         deadline = begin(request)
         async with bodies.read(request, deadline) as body:
-            return await answer_batch(speech, body, request_id_of(request), deadline)
+            return await answer_batch(answers, body, request_id_of(request), deadline)
 
     @app.get("/v1/models", **openapi.MODELS)
     async def list_models() -> dict[str, Any]:

@@ -19,6 +19,7 @@ from tests.fakes.solo import render_alone
 from tests.unit.serve.local import LocalServer
 from voxr_ray.audio import decode_recording, parse_audio_field, pcm16_bytes, to_pcm16
 from voxr_ray.messages import Prompt, Recording, Reference, SynthRequest
+from voxr_ray.serve.answers import Answers
 from voxr_ray.serve.responses import AudioStream
 
 
@@ -419,7 +420,9 @@ async def test_a_stream_waits_when_it_is_ahead_of_real_time_and_loses_nothing() 
     free, paced = LocalServer({"max_part_chars": 40}), LocalServer({"max_part_chars": 40, "stream_lead_seconds": 0.05})
     try:
         whole = (await free.speak(**fields)).content
-        answer = await paced.service.answer(json.dumps(fields).encode(), "", asyncio.get_running_loop().time() + 60)
+        answer = await Answers(paced.service).answer(
+            json.dumps(fields).encode(), "", asyncio.get_running_loop().time() + 60
+        )
         assert isinstance(answer, AudioStream)
         sent, begun = b"", []
         async for piece in answer.pieces:
