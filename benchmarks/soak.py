@@ -4,6 +4,7 @@
     python -m benchmarks.soak overload
     python -m benchmarks.soak streams --streams 64
     python -m benchmarks.soak memory --requests 2000 --model default
+    python -m benchmarks.soak readers --patches 4000
 
 Each starts a Ray of its own with one application, talks to it over HTTP, and ends with a verdict: exit status 1 if
 something was left behind. ``fake`` renders nothing and costs nothing, so that everything around the model is what is
@@ -65,7 +66,11 @@ class Verdict:
 
 def body(server: Server, patches: int, **fields: Any) -> dict[str, Any]:
     """A request of about that many patches: the fake reads the number, a model is bounded by it."""
-    text = f"{TEXT} @patches={patches}@" if server.fake else TEXT
+    text = (
+        f"@patches={patches}@ {TEXT}" + " It is as long as what is asked for." * (patches // 150)
+        if server.fake
+        else TEXT
+    )
     limits = {} if server.fake else {"min_len": max(0, patches - 2), "max_len": patches}
     return {"input": text, "response_format": "pcm", "retry_badcase": False} | limits | fields
 
@@ -264,6 +269,49 @@ async def memory(server: Server, requests: int, concurrency: int, limit: float =
     return verdict
 
 
+async def readers(server: Server, count: int, patches: int) -> Verdict:
+    """Clients that take the first bytes and then nothing until everything is rendered: where the rest waits."""
+    verdict = Verdict("readers")
+    rendered = asyncio.Event()
+
+    async with client(server) as http:
+
+        async def listen(begun: asyncio.Event, length: int) -> int:
+            async with http.stream("POST", server.speech, json=body(server, length, stream=True)) as answer:
+                parts = answer.aiter_raw()
+                size = len(await anext(parts))
+                begun.set()
+                await rendered.wait()
+                async for part in parts:
+                    size += len(part)
+            return size
+
+        async def crowd(length: int) -> tuple[dict[str, int], int]:
+            rendered.clear()
+            begun = [asyncio.Event() for _ in range(count)]
+            calls = [asyncio.create_task(listen(each, length)) for each in begun]
+            await asyncio.gather(*(each.wait() for each in begun))
+            verdict.must(await idle(server), "a reader who does not read holds a slot")
+            sizes = server.memory()
+            rendered.set()
+            return sizes, sum(await asyncio.gather(*calls))
+
+        await crowd(3)  # what processes gather at first
+        before = server.memory()
+        during, size = await crowd(patches)
+        await idle(server)
+        after = server.memory()
+    verdict.figures = {"readers": count, "bytes of all answers, MiB": f"{size / 2**20:.1f}"}
+    for name in during:
+        grown = during[name] - before[name]
+        verdict.figures[f"{name} while nobody reads, MiB"] = (
+            f"{grown / 2**20:+.1f} ({grown / size:+.2f} of the answers)"
+        )
+        verdict.figures[f"{name} afterwards, MiB"] = f"{(after[name] - before[name]) / 2**20:+.1f}"
+        verdict.must(grown <= 2 * size, f"{name} grew by more than twice what nobody read")
+    return verdict
+
+
 @contextmanager
 def temporary_folder() -> Iterator[Path]:
     """A short one, for the sake of Ray's sockets."""
@@ -281,12 +329,14 @@ def client(server: Server) -> httpx.AsyncClient:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Look for what does not come back after crowds of callers.")
-    parser.add_argument("run", choices=("leavers", "overload", "streams", "memory"))
+    parser.add_argument("run", choices=("leavers", "overload", "streams", "memory", "readers"))
     parser.add_argument("--model", choices=("fake", "default"), default="fake")
     parser.add_argument("--requests", type=int, default=500, help="of leavers and memory")
     parser.add_argument("--concurrency", type=int, default=64, help="of leavers and memory")
     parser.add_argument("--streams", type=int, default=64)
-    parser.add_argument("--patches", type=int, default=60, help="of each of the streams")
+    parser.add_argument(
+        "--patches", type=int, default=60, help="of each of the streams, or of what readers do not read"
+    )
     parser.add_argument("--step-ms", type=float, default=160.0, help="pace of the fake model in streams")
     parser.add_argument("--width", type=int, default=16)
     parser.add_argument("--queue", type=int, default=64)
@@ -294,15 +344,19 @@ def main() -> int:
     chosen = parser.parse_args()
     step_s = chosen.step_ms / 1000 if chosen.run == "streams" else 0.005
     width = max(chosen.width, chosen.streams) if chosen.run == "streams" else chosen.width
+    # A patch of VoxCPM2's where bytes are what is measured, a short one where they would only be in the way.
+    samples = 7680 if chosen.run == "readers" else 120
+    fake = chosen.model == "fake"
     with (
         temporary_folder() as folder,
-        serving(folder, fake=chosen.model == "fake", width=width, queue=chosen.queue, step_s=step_s) as server,
+        serving(folder, fake=fake, width=width, queue=chosen.queue, step_s=step_s, samples_per_patch=samples) as server,
     ):
         runs: dict[str, Callable[[], Coroutine[Any, Any, Verdict]]] = {
             "leavers": lambda: leavers(server, chosen.requests, chosen.concurrency),
             "overload": lambda: overload(server),
             "streams": lambda: streams(server, chosen.streams, chosen.patches, step_s),
             "memory": lambda: memory(server, chosen.requests, chosen.concurrency),
+            "readers": lambda: readers(server, chosen.width, chosen.patches),
         }
         verdict = asyncio.run(runs[chosen.run]())
     print(f"\n{verdict.name}, {chosen.model} model, width {width}, {os.cpu_count()} cores\n")

@@ -84,7 +84,9 @@ def _private_bytes(process: Path) -> int:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *, fake: bool, width: int, queue: int, step_s: float) -> Iterator[Server]:
+def serving(
+    folder: Path, *, fake: bool, width: int, queue: int, step_s: float, samples_per_patch: int
+) -> Iterator[Server]:
     """Start everything, and stop it.
 
     Args:
@@ -93,6 +95,7 @@ def serving(folder: Path, *, fake: bool, width: int, queue: int, step_s: float) 
         width: Slots.
         queue: Places in the queue.
         step_s: Seconds of the fake model's step.
+        samples_per_patch: Length of the fake model's patches.
     """
     import ray
     from ray import serve
@@ -117,7 +120,8 @@ def serving(folder: Path, *, fake: bool, width: int, queue: int, step_s: float) 
             "replica_options": {"num_cpus": 0}, "graceful_shutdown_timeout_s": 2.0,
         }  # fmt: skip
         settings = Settings.load(chosen | ({"model_name": "fake"} if fake else {}), {})
-        factory = partial(fake_factory, delays={"step": step_s}) if fake else load_checkpoint
+        fakes = partial(fake_factory, delays={"step": step_s}, samples_per_patch=samples_per_patch)
+        factory = fakes if fake else load_checkpoint
         serve.run(build_app(settings if fake else check_model(settings), factory), name="soak", route_prefix="/")
         replica = serve.get_deployment_handle("Replica", "soak")
         yield Server(f"http://127.0.0.1:{port}", replica, fake, width, queue, folder)
