@@ -126,3 +126,46 @@ async def test_nobody_is_refused_while_any_replica_has_room(fleet: Server) -> No
     after = await quiet(fleet)
     refused = [sum(each.record.counts.refused.get("Overloaded", 0) for each in found) for found in (before, after)]
     assert refused[1] - refused[0] == 1, "one call too many, one refusal"
+
+
+@pytest.fixture(scope="module")
+def pair(deploy: Any) -> Any:
+    """Two routers that never talk, and three replicas."""
+    from ray import serve
+
+    yield deploy("pair", model={"delays": {"step": 0.01}}, num_replicas=REPLICAS, max_batch=WIDTH, max_queue=QUEUE,
+                 router_replicas=2, retry_badcase=False)  # fmt: skip
+    serve.delete("pair")
+
+
+async def test_routers_choose_the_same_idle_replica_for_a_sampler(pair: Server) -> None:
+    """With every replica idle, each of twelve requests could go anywhere; nobody told the routers of each other's."""
+
+    await quiet(pair)
+    samplers = [1.0, 2.0, 3.0]
+    for cfg_value in samplers * 12:
+        await speak(pair, "alone in the fleet @patches=2@", cfg_value)
+        await quiet(pair)
+    found = await asyncio.to_thread(pair.replica.broadcast("engine_steps").results, timeout_s=WAIT_S)
+    for cfg_value in samplers:
+        shares = [sum(step.sampler.cfg_value == cfg_value for step in replica) for replica in found]
+        # A report that is a moment old may show a replica still busy; chance alone would give the first less than half.
+        assert max(shares) >= 0.75 * sum(shares), f"guidance {cfg_value}: {shares}"
+
+
+async def test_two_routers_keep_samplers_apart_under_load(pair: Server) -> None:
+    """What one router has sent the other learns of from reports a moment later: nobody is lost, and few are held."""
+    calls = [(1.0 + n % 2, f"call {n} @patches={4 + n % 5}@") for n in range(60)]
+    places = asyncio.Semaphore(REPLICAS * WIDTH - WIDTH)
+
+    async def user(cfg_value: float, text: str) -> int:
+        async with places:
+            return int((await speak(pair, text, cfg_value)).summary.patches)
+
+    patches = await asyncio.gather(*(user(*call) for call in calls))
+    assert patches == [4 + n % 5 for n in range(60)]
+    await quiet(pair)
+    done = await asyncio.to_thread(steps, pair)
+    held = sum(step.held for step in done)
+    rows = sum(len(step.slots) for step in done)
+    assert held < rows / 4, f"{held} waits for another sampler's batch in {rows} steps of rows"
