@@ -17,22 +17,13 @@ from voxr_ray.config import Settings
 from voxr_ray.encode import AudioFormat, check_rate
 from voxr_ray.errors import InvalidRequest, TooLarge
 from voxr_ray.messages import Prompt, Recording, Reference, SynthRequest
+from voxr_ray.serve.defaults import RENDER_FIELDS
 from voxr_ray.serve.http_errors import UnknownModel, from_validation
 from voxr_ray.serve.remote import AudioLink, link_of
 from voxr_ray.serve.speech_body import STREAM_FORMATS, SpeechBody
 from voxr_ray.serve.spelling import LANGUAGES, Language, can_spell, check_spelling, is_installed
 from voxr_ray.serve.text import compose, is_speakable
 from voxr_ray.serve.voice_names import DEFAULT_VOICE, key_of
-
-_MODEL_FIELDS = (
-    "cfg_value",
-    "inference_timesteps",
-    "min_len",
-    "max_len",
-    "retry_badcase",
-    "retry_badcase_max_times",
-    "retry_badcase_ratio_threshold",
-)
 
 _Clip = bytes | AudioLink
 
@@ -146,7 +137,7 @@ def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
                 "instructions cannot steer a continuation: leave out the transcript (ref_text or prompt_text) or them",
                 param="instructions",
             )
-    own = {name: getattr(fields, name) for name in _MODEL_FIELDS}
+    own = {name: getattr(fields, name) for name in RENDER_FIELDS}
     chosen = {name: getattr(settings, name) if value is None else value for name, value in own.items()}
     try:
         request = SynthRequest(

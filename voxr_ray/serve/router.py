@@ -16,6 +16,7 @@ from voxr_ray.config import Settings
 from voxr_ray.errors import VoxrError
 from voxr_ray.messages import AudioChunk, Prompt, Reference, SynthRequest, SynthResult
 from voxr_ray.serve.batch import synthesize_batch
+from voxr_ray.serve.defaults import completed
 from voxr_ray.serve.failover_record import FailoverCounts
 from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.logs import set_up_logs
@@ -40,6 +41,7 @@ class Router:
 
     def __init__(self, settings: Settings, replicas: DeploymentHandle[Any], library: DeploymentHandle[Any]) -> None:
         set_up_logs()
+        self._settings = settings
         metrics = RouterMetrics()
         self._publisher = Publisher(metrics.publish)
         self._speech = SpeechService(settings, RoutedReplicas(replicas), Voices(Replicas(library)), metrics)
@@ -52,7 +54,7 @@ class Router:
         """Render one utterance to the end.
 
         Args:
-            request: Text, voice and parameters.
+            request: Text, voice and parameters; the server's defaults where it does not say.
 
         Returns:
             The audio, float32 ``(samples,)``, and how it was made. It can be long: take it by reference, as handles
@@ -61,7 +63,7 @@ class Router:
         Raises:
             VoxrError: The request was refused, or its render failed.
         """
-        return await self._speech.render(request)
+        return await self._speech.render(completed(request, self._settings))
 
     async def synthesize_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
         """Render one utterance and yield its audio while it is made; call with ``options(stream=True)``.
@@ -69,7 +71,7 @@ class Router:
         Serve does not notice a consumer that stops reading: cancel the response when you leave early.
 
         Args:
-            request: Text, voice and parameters. Bad takes are not replaced.
+            request: Text, voice and parameters, as for `synthesize`. Bad takes are not replaced.
 
         Yields:
             Chunks of float32 ``(samples,)``; the last one carries the summary.
@@ -77,7 +79,7 @@ class Router:
         Raises:
             VoxrError: The request was refused, or its render failed.
         """
-        async with aclosing(self._speech.render_stream(request)) as chunks:
+        async with aclosing(self._speech.render_stream(completed(request, self._settings))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -93,7 +95,7 @@ class Router:
         Raises:
             TooLarge: There are more than a batch may hold.
         """
-        return await synthesize_batch(self._speech, requests)
+        return await synthesize_batch(self._speech, [completed(request, self._settings) for request in requests])
 
     async def encode_reference(self, audio: bytes) -> Reference:
         """Encode a recording as a voice that any replica can speak with.
