@@ -87,3 +87,8 @@ class Server:
     def speak(self, **body: Any) -> httpx.Response:
         """POST a speech request and read the whole answer, which is WAV unless the body says otherwise."""
         return httpx.post(f"{self.url}/v1/audio/speech", json={"response_format": "wav"} | body, timeout=WAIT_S)
+
+    def forget_voice(self, name: str) -> None:
+        """Delete a stored voice, if there is one of that name."""
+        answer = httpx.delete(f"{self.url}/v1/audio/voices/{name}", timeout=WAIT_S)
+        assert answer.status_code in (200, 404), answer.text
