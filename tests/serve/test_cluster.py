@@ -12,7 +12,7 @@ import pytest
 SCENARIO = Path(__file__).with_name("cluster_scenario.py")
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.timeout(1500)
 def test_replicas_follow_load_samplers_and_nodes() -> None:
     done = subprocess.run(  # noqa: S603
@@ -27,8 +27,5 @@ def test_replicas_follow_load_samplers_and_nodes() -> None:
     assert seen["replicas after the cold start"] == 1
     assert seen["two samplers"] == [{"whole": 1}, {"whole": 1}]
     assert seen["under load"] == {"whole": 24}, "scaling costs no stream"
-    killed = seen["while a node was killed"]
-    assert sum(killed.values()) == 24
-    assert killed.keys() <= {"whole", "EngineStopped"}, "a lost replica is said, or made good, and nothing is cut"
-    assert killed["whole"] >= 8, "the other nodes' streams go on"
+    assert seen["while a node was killed"] == {"whole": 24}, "what the lost replica worked on goes on at the others"
     assert seen["after the kill"] == "whole"

@@ -184,7 +184,7 @@ def test_replicas_removed_in_a_hurry_cost_no_client_anything(trio: Server, deplo
     wait_for_replicas(trio, 3, gone=before)
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_a_killed_replica_every_few_seconds(deploy: Callable[..., Server]) -> None:
     """Thirty-two streams; whenever all three replicas are there, every three seconds at most, one is killed."""

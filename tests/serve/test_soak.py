@@ -20,7 +20,7 @@ def soaked(deploy: Callable[..., Server], ray_folder: Path) -> Soaked:
     return Soaked(server.url, server.replica, fake=True, width=16, queue=16, folder=ray_folder)
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_five_hundred_callers_of_every_kind(soaked: Soaked) -> None:
     verdict = asyncio.run(soak.leavers(soaked, 500, 64))
     assert verdict.faults == []
@@ -28,19 +28,19 @@ def test_five_hundred_callers_of_every_kind(soaked: Soaked) -> None:
     assert verdict.figures["left early"] > 50
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_four_hundred_at_once_of_whom_half_leave(soaked: Soaked) -> None:
     assert asyncio.run(soak.leavers(soaked, 400, 400, seed=1)).faults == []
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_three_times_more_than_there_is_room_for(soaked: Soaked) -> None:
     verdict = asyncio.run(soak.overload(soaked))
     assert verdict.faults == []
     assert verdict.figures["refused"] > 0
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_many_short_streams_leave_no_memory_behind(soaked: Soaked) -> None:
     """Fewer streams than ``benchmarks/soak.py`` runs, so a larger share for what any process gathers at first."""

@@ -109,7 +109,7 @@ def test_a_take_ends_by_itself(speaking: Server) -> None:
         assert ask(speaking, text).headers["x-voxr-stop-reason"] == "stop"
 
 
-@pytest.mark.soak
+@pytest.mark.slow
 def test_a_killed_replica_changes_nothing(speaking: Server, alone: list[np.ndarray]) -> None:
     """Last here, for it leaves a new replica behind."""
     begun = threading.Event()
