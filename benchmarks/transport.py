@@ -24,8 +24,9 @@ import httpx
 from tqdm import tqdm
 
 from benchmarks.cluster import serving
-from benchmarks.tables import median, report
+from benchmarks.tables import report
 from tests.fakes.slot_model import FakeSlotModel, make_fake_model
+from voxr_ray.cli.tables import median
 from voxr_ray.config import Settings
 from voxr_ray.engine.reply import ThreadReply
 from voxr_ray.messages import Summary, SynthRequest

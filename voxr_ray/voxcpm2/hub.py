@@ -42,12 +42,26 @@ def resolve_checkpoint(model: str) -> Path:
     folder = Path(model).expanduser()
     if folder.is_dir():
         return folder
-    if model.startswith((".", "/", "~")) or model.count("/") != 1:
+    if not _is_repository(model):
         raise CheckpointError(
             f"model {model!r} is no folder on this machine; give a folder with config.json, a hub id such as "
             f"openbmb/VoxCPM2, or {DEFAULT_MODEL!r}"
         )
     return _download(model)
+
+
+def local_checkpoint(model: str) -> Path | None:
+    """The folder of a model as far as it is on this machine: looking for it never starts a download.
+
+    Raises:
+        CheckpointError: It names neither a folder nor a repository.
+    """
+    if model != DEFAULT_MODEL and not Path(model).expanduser().is_dir() and _is_repository(model):
+        try:
+            return Path(snapshot_download(model, local_files_only=True))
+        except (LocalEntryNotFoundError, HFValidationError, OSError):
+            return None
+    return resolve_checkpoint(model)
 
 
 def shipped_voices(model: str) -> Path | None:
@@ -57,6 +71,11 @@ def shipped_voices(model: str) -> Path | None:
     """
     folder = (default_checkpoint() if model == DEFAULT_MODEL else Path(model).expanduser()) / VOICES_FOLDER
     return folder if folder.is_dir() else None
+
+
+def _is_repository(model: str) -> bool:
+    """Whether a model that is no folder may be a repository, by its name."""
+    return not model.startswith((".", "/", "~")) and model.count("/") == 1
 
 
 def _download(repository: str) -> Path:

@@ -64,5 +64,5 @@ class LocalServer:
 
     async def close(self) -> None:
         await self.client.aclose()
-        self.replica.__del__()
+        self.replica.close()
         self._folder.cleanup()
