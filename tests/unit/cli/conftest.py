@@ -1,11 +1,26 @@
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 
 import pytest
 
 from tests.unit.serve.local import LocalServer
 from tests.unit.serve.serving import running
+
+_SET_UP = ("", "httpx", "voxr_ray")
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:
+    """The command sets up the logs of its process, which here is the tests'."""
+    kept = [
+        (logger, logger.level, logger.propagate, list(logger.handlers)) for logger in map(logging.getLogger, _SET_UP)
+    ]
+    yield
+    for logger, level, propagate, handlers in kept:
+        logger.setLevel(level)
+        logger.propagate, logger.handlers = propagate, handlers
 
 
 @pytest.fixture(scope="module")

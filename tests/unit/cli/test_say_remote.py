@@ -134,12 +134,13 @@ def test_no_room_is_a_code_of_its_own(tmp_path: Path) -> None:
 
 def test_ctrl_c_keeps_what_was_spoken(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text(BOOK, "utf-8")
-    with running({}, delays={"step": 0.01}) as (address, local):
+    with running({}, delays={"step": 0.01}) as (address, _):
         arguments = ["say", tmp_path / "book.txt", "-o", tmp_path / "book.wav", "--url", f"http://{address}"]
         with started(*arguments, "--progress") as process:
             seen = b""
             while b"part 2/" not in seen:
-                assert (piece := process.stderr.read(1)), seen  # type: ignore[union-attr]
+                piece = process.stderr.read(1)  # type: ignore[union-attr]
+                assert piece, seen
                 seen += piece
             process.send_signal(signal.SIGINT)
             rest = process.communicate(timeout=60)[1].decode()
