@@ -88,8 +88,10 @@ def _speaker(url: str | None, api_key: str | None, engine: dict[str, Any], quiet
         return RemoteSpeaker(url, api_key)
     from voxr_ray.cli.local import open_local
 
-    if not quiet and sys.stderr.isatty():
-        click.echo("loading the model …", err=True)
+    if not quiet:
+        logging.getLogger("voxr_ray.voxcpm2.progress").setLevel(logging.INFO)  # downloads and large models take long
+        if sys.stderr.isatty():
+            click.echo("loading the model …", err=True)
     # The key is for servers: an engine takes variables of that kind for settings.
     return open_local(engine, {name: value for name, value in os.environ.items() if name != KEY_VARIABLE})
 
