@@ -8,7 +8,7 @@ from typing import Any
 
 from huggingface_hub import HfApi, snapshot_download
 from huggingface_hub.errors import HFValidationError, LocalEntryNotFoundError, RepositoryNotFoundError
-from huggingface_hub.utils import tqdm as HubBar
+from huggingface_hub.utils import tqdm as HubBar  # type: ignore[attr-defined]
 
 from voxr_ray.errors import CheckpointError
 from voxr_ray.voxcpm2.progress import Progress
