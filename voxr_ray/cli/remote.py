@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 from voxr_ray.cli.client import client_options, reaching, refusal
@@ -66,9 +67,10 @@ class RemoteSpeaker:
         waited_s = 0.0
         while True:
             try:
-                async for sound in self._answer(body):
-                    self._keep(sound)
-                    yield sound
+                async with aclosing(self._answer(body)) as sounds:
+                    async for sound in sounds:
+                        self._keep(sound)
+                        yield sound
                 break
             except Overloaded as error:  # comes instead of an answer, never in the middle of one
                 wait_s = error.retry_after_s

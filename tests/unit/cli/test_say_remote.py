@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import http.server
+import io
+import json
 import signal
 import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
@@ -17,6 +23,7 @@ from tests.unit.cli.command import ok, run, started
 from tests.unit.serve.serving import running
 from tests.unit.serve.voice_files import recording
 from voxr_ray.audio import pcm16_bytes, to_pcm16
+from voxr_ray.cli.remote import PART_CHARS
 from voxr_ray.encode import AudioFormat, encode_whole
 from voxr_ray.messages import SynthRequest
 
@@ -130,6 +137,63 @@ def test_no_room_is_a_code_of_its_own(tmp_path: Path) -> None:
             result = run("say", "hi", "-o", tmp_path / "x.wav", "--url", f"http://{address}")
     assert result.exit_code == 75, result.output
     assert "try again in" in result.stderr
+
+
+def test_a_stream_that_breaks_is_a_failure(url: str) -> None:
+    text = "hi @fail=decode:20@ @patches=40@ and on and on and on"
+    result = run("say", text, "--url", url, "-o", "-", "-f", "pcm")
+    assert result.exit_code == 1
+    assert result.stdout_bytes
+    assert "broke off" in result.stderr
+
+
+class FullOnce(http.server.BaseHTTPRequestHandler):
+    """A server that has no room for the second request when it comes first."""
+
+    bodies: list[dict[str, Any]]
+
+    def do_POST(self) -> None:
+        self.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        if len(self.bodies) == 2:
+            error = {"message": "every slot is taken", "type": "overloaded_error", "param": None, "code": "overloaded"}
+            self._send(503, json.dumps({"error": error}).encode(), {"retry-after": "1"})
+        else:
+            self._send(200, bytes(3200), {"content-type": "audio/pcm", "x-voxr-sample-rate": "16000"})
+
+    def _send(self, status: int, data: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in (headers | {"content-length": str(len(data))}).items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+def test_later_parts_wait_for_room_and_keep_the_voice(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text(BOOK, "utf-8")
+    handler = type("Handler", (FullOnce,), {"bodies": []})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            where = f"http://127.0.0.1:{server.server_address[1]}"
+            ok("say", tmp_path / "book.txt", "--url", where, "-o", tmp_path / "book.wav", "--seed", 5)
+        finally:
+            server.shutdown()
+            thread.join()
+    first, refused, *others = handler.bodies
+    assert refused == others[0]
+    assert "ref_audio" not in first
+    clips = {body["ref_audio"] for body in others}
+    assert len(clips) == 1
+    assert soundfile.info(io.BytesIO(base64.b64decode(clips.pop()))).frames == 1600
+    assert len({body["seed"] for body in (first, *others)}) == 1 + len(others)
+    assert all(len(body["input"]) <= PART_CHARS for body in handler.bodies)
+    spoken = "".join(body["input"] for body in (first, *others))
+    assert spoken.split() == BOOK.split()
+    assert soundfile.info(tmp_path / "book.wav").frames == 1600 * (1 + len(others))
 
 
 def test_ctrl_c_keeps_what_was_spoken(tmp_path: Path) -> None:
