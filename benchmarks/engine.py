@@ -20,8 +20,9 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.checkpoints import SIZES, checkpoint
-from benchmarks.tables import median, report
+from benchmarks.tables import report
 from benchmarks.workers import Worker
+from voxr_ray.cli.tables import median
 
 OFFICIAL = Path(__file__).with_name("official_worker.py")
 WARM_UP_PATCHES = 6

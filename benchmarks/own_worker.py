@@ -13,7 +13,7 @@ import time
 from functools import partial
 from typing import Any
 
-from benchmarks.tables import median, quantile
+from voxr_ray.cli.tables import median, quantile
 from voxr_ray.engine.engine import Engine
 from voxr_ray.engine.options import EngineOptions
 from voxr_ray.engine.reply import Event, ThreadReply

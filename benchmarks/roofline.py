@@ -20,7 +20,8 @@ import torch
 from tqdm import tqdm
 
 from benchmarks.checkpoints import SIZES, checkpoint, configuration
-from benchmarks.tables import median, report
+from benchmarks.tables import report
+from voxr_ray.cli.tables import median
 from voxr_ray.messages import SynthRequest
 from voxr_ray.voxcpm2.config import ModelConfig
 from voxr_ray.voxcpm2.loader import load_slot_model

@@ -23,16 +23,12 @@ from typing import Any
 from tqdm import tqdm
 
 from benchmarks.checkpoints import SIZES, checkpoint
-from benchmarks.clients import Call, HandleSpeaker, HttpSpeaker, Speak, closed_loop, open_loop, shared_fields
+from benchmarks.clients import HandleSpeaker
 from benchmarks.engine import OFFICIAL
-from benchmarks.tables import median, quantile, report
+from benchmarks.tables import report
 from benchmarks.workers import Worker
-
-TEXTS = (
-    "The kettle is on, and the rain has not stopped since noon.",
-    "Seven small boats left the harbour before anybody was awake.",
-    "Please keep to the left until you reach the second bridge.",
-)
+from voxr_ray.cli.loads import TEXTS, HttpSpeaker, Speak, closed_loop, open_loop, shared_fields, summary
+from voxr_ray.cli.tables import median
 
 
 def requests(arguments: argparse.Namespace, count: int, seed: int) -> list[dict[str, Any]]:
@@ -55,22 +51,6 @@ def requests(arguments: argparse.Namespace, count: int, seed: int) -> list[dict[
             fields = {"input": fields["input"]}
         made.append(fields)
     return made
-
-
-def summary(calls: list[Call], wall_s: float) -> dict[str, Any]:
-    """One line of the table."""
-    good = [call for call in calls if not call.error]
-    audio_s = sum(call.player.audio_s for call in good)
-    return {
-        "requests": len(calls),
-        "failed": len(calls) - len(good),
-        "first audio p50, ms": quantile((call.ttfa_s for call in good), 0.5) * 1e3,
-        "first audio p95, ms": quantile((call.ttfa_s for call in good), 0.95) * 1e3,
-        "RTF p50": quantile((call.rtf for call in good), 0.5),
-        "audio s/s": audio_s / wall_s,
-        "underruns": sum(call.player.underruns for call in good),
-        "silence, s": sum(call.player.silence_s for call in good),
-    }
 
 
 async def load(speak: Speak, arguments: argparse.Namespace, users: int, seed: int, told: Any) -> dict[str, Any]:

@@ -24,12 +24,13 @@ import httpx
 from tqdm import tqdm
 
 from benchmarks.cluster import serving
-from benchmarks.tables import median, report
+from benchmarks.tables import report
 from tests.fakes.slot_model import FakeSlotModel, make_fake_model
-from tests.unit.serve.local import LocalReplicas
+from voxr_ray.cli.tables import median
 from voxr_ray.config import Settings
 from voxr_ray.engine.reply import ThreadReply
 from voxr_ray.messages import Summary, SynthRequest
+from voxr_ray.serve.in_process import InProcess
 from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.library import Library
 from voxr_ray.serve.replica import Replica
@@ -166,8 +167,8 @@ async def measure(take: Take, arguments: argparse.Namespace) -> tuple[float, flo
 async def run(arguments: argparse.Namespace, settings: Settings, served: Any, folder: str) -> list[dict[str, Any]]:
     """All stages in turns."""
     local = Replica(settings, partial(fake, settings))
-    replicas: Any = LocalReplicas(local)
-    library: Any = LocalReplicas(Library(settings))
+    replicas: Any = InProcess(local)
+    library: Any = InProcess(Library(settings))
     app = build_http_app(SpeechService(settings, replicas, Voices(library)))
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=arguments.streams)
     proxied = httpx.AsyncClient(base_url=served.url, timeout=300, limits=limits)

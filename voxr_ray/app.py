@@ -58,7 +58,7 @@ def app(args: dict[str, Any]) -> serve.Application:
         settings = resolve_device(with_keys(Settings.load(args, os.environ)))
         folder = find_checkpoint(settings)
         settings = check_model(settings, folder)
-        needs = _footprint(settings, folder)
+        needs = size_of(settings, folder)
         if _runs_here(settings):
             check_memory(needs, settings)
         application = build_app(settings, load_checkpoint)
@@ -167,7 +167,7 @@ def load_checkpoint(settings: Settings) -> SlotModel:
     from voxr_ray.voxcpm2.loader import load_slot_model
 
     folder = find_checkpoint(settings)
-    check_memory(_footprint(settings, folder), settings)
+    check_memory(size_of(settings, folder), settings)
     return load_slot_model(
         str(folder),
         device=settings.device,
@@ -231,7 +231,8 @@ def memory_doubts(needs: Footprint, settings: Settings) -> list[str]:
     ]
 
 
-def _footprint(settings: Settings, folder: Path) -> Footprint:
+def size_of(settings: Settings, folder: Path) -> Footprint:
+    """What a replica of these settings, whose ``device`` names one, needs of its device's memory."""
     from voxr_ray.voxcpm2.footprint import footprint
 
     return footprint(

@@ -17,7 +17,7 @@ import threading
 from dataclasses import dataclass, field
 from enum import StrEnum
 from fractions import Fraction
-from typing import Any, Protocol
+from typing import Any, BinaryIO, Protocol
 
 import av
 import numpy as np
@@ -30,6 +30,9 @@ SAMPLE_RATES_HZ = (8_000, 11_025, 12_000, 16_000, 22_050, 24_000, 32_000, 44_100
 """Rates a caller may ask for."""
 
 _OPUS_RATES_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)
+
+_WAV_SAMPLES = 2**31 - 32
+"""Samples whose size a WAV header can still say. Longer files keep the header of a stream."""
 
 
 class AudioFormat(StrEnum):
@@ -91,22 +94,30 @@ class AudioEncoder:
         rate_hz: Rate of the answer; ``None`` for the format's choice (:func:`output_rate`).
         samples: How many samples will come, if all of them are at hand: headers then say the length, and everything
             leaves with :meth:`finish`. ``None`` for a stream.
+        file: A file to write into instead, at its beginning: it can be gone back in, so its headers say the length in
+            the end, whatever that is. No method returns bytes then.
     """
 
     def __init__(
-        self, audio_format: AudioFormat, model_hz: int, rate_hz: int | None = None, *, samples: int | None = None
+        self,
+        audio_format: AudioFormat,
+        model_hz: int,
+        rate_hz: int | None = None,
+        *,
+        samples: int | None = None,
+        file: BinaryIO | None = None,
     ) -> None:
         self.rate_hz = output_rate(audio_format, model_hz, rate_hz)
         self._resampler: Any = None
         if self.rate_hz != model_hz:
             self._resampler = soxr.ResampleStream(model_hz, self.rate_hz, 1, dtype="float32", quality="HQ")
-        whole = samples is not None
+        sink: _Sink | BinaryIO = file or (_Sink() if samples is None else io.BytesIO())
         self._busy = threading.Lock()
         self._writer: _Writer
         if audio_format in (AudioFormat.WAV, AudioFormat.PCM):
-            self._writer = _PcmWriter(self.rate_hz, wav=audio_format is AudioFormat.WAV, whole=whole)
+            self._writer = _PcmWriter(sink, self.rate_hz, wav=audio_format is AudioFormat.WAV)
         else:
-            self._writer = _CodecWriter(_CODECS[audio_format], self.rate_hz, whole=whole)
+            self._writer = _CodecWriter(sink, _CODECS[audio_format], self.rate_hz)
 
     def encode(self, samples: np.ndarray) -> bytes:
         """Take the next samples and give what is ready, which may be nothing.
@@ -159,33 +170,64 @@ class _Writer(Protocol):
     def close(self) -> None: ...
 
 
+class _Sink:
+    """A file that can only be written: the bytes of a stream until they are taken."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def write(self, data: bytes) -> int:
+        self._held += data
+        return len(data)
+
+    def take(self) -> bytes:
+        data = bytes(self._held)
+        self._held.clear()
+        return data
+
+
+def _ready(sink: _Sink | BinaryIO) -> bytes:
+    """What may leave while more is to come: nothing of what can still be changed."""
+    return sink.take() if isinstance(sink, _Sink) else b""
+
+
+def _rest(sink: _Sink | BinaryIO) -> bytes:
+    """What is left to give in the end: nothing if the caller's own file has it."""
+    return sink.getvalue() if isinstance(sink, io.BytesIO) else _ready(sink)
+
+
 class _PcmWriter:
     """16-bit PCM, with a WAV header before it or without."""
 
-    def __init__(self, rate_hz: int, *, wav: bool, whole: bool) -> None:
+    def __init__(self, sink: _Sink | BinaryIO, rate_hz: int, *, wav: bool) -> None:
+        self._sink = sink
         self._rate_hz = rate_hz
         self._wav = wav
-        self._kept: list[bytes] | None = [] if whole else None
         self._started = False
+        self._written = 0
 
     def write(self, samples: np.ndarray) -> bytes:
-        data = pcm16_bytes(samples)
-        if self._kept is not None:
-            self._kept.append(data)
-            return b""
-        if self._started or not self._wav:
-            return data
-        self._started = True
-        return wav_header(self._rate_hz, None) + data
+        self._start()
+        self._sink.write(pcm16_bytes(samples))
+        self._written += len(samples)
+        return _ready(self._sink)
 
     def end(self) -> bytes:
-        if self._kept is None:
-            return b""
-        data = b"".join(self._kept)
-        return wav_header(self._rate_hz, len(data) // 2) + data if self._wav else data
+        if not isinstance(self._sink, _Sink):
+            self._start()
+            if self._wav and self._written <= _WAV_SAMPLES:
+                self._sink.seek(0)
+                self._sink.write(wav_header(self._rate_hz, self._written))
+                self._sink.seek(0, io.SEEK_END)
+        return _rest(self._sink)
 
     def close(self) -> None:
-        self._kept = None
+        self._sink = _Sink()
+
+    def _start(self) -> None:
+        if self._wav and not self._started:
+            self._sink.write(wav_header(self._rate_hz, None))
+        self._started = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,31 +271,14 @@ _RATES_OF_BITS = (32_000, 40_000, 48_000, 56_000, 64_000, 80_000, 96_000, 112_00
 _MUXER_OPTIONS = {"flush_packets": "1", "fflags": "+bitexact"}
 
 
-class _Sink:
-    """A file that can only be written: the bytes of a stream until they are taken."""
-
-    def __init__(self) -> None:
-        self._held = bytearray()
-
-    def write(self, data: bytes) -> int:
-        self._held += data
-        return len(data)
-
-    def take(self) -> bytes:
-        data = bytes(self._held)
-        self._held.clear()
-        return data
-
-
 class _CodecWriter:
     """A codec and its container, by FFmpeg."""
 
-    def __init__(self, codec: _Codec, rate_hz: int, *, whole: bool) -> None:
+    def __init__(self, sink: _Sink | BinaryIO, codec: _Codec, rate_hz: int) -> None:
         self._codec = codec
         self._rate_hz = rate_hz
         self._written = 0
-        # A muxer that can seek goes back to write the length into its header.
-        self._sink: _Sink | io.BytesIO = io.BytesIO() if whole else _Sink()
+        self._sink = sink  # where it can seek, the muxer goes back to write the length into its header
         container: Any = av.open(self._sink, "w", format=codec.container, options=_MUXER_OPTIONS | codec.options)
         self._container = container
         self._stream = container.add_stream(codec.codec, rate=rate_hz, layout="mono", options=codec.codec_options)
@@ -274,12 +299,12 @@ class _CodecWriter:
             frame.pts, frame.time_base = self._written, Fraction(1, self._rate_hz)
             self._written += len(samples)
             self._mux(frame)
-        return self._take()
+        return _ready(self._sink)
 
     def end(self) -> bytes:
         self._mux(None)
         self._container.close()
-        return self._sink.getvalue() if isinstance(self._sink, io.BytesIO) else self._sink.take()
+        return _rest(self._sink)
 
     def close(self) -> None:
         self._container.close()  # does nothing the second time
@@ -287,6 +312,3 @@ class _CodecWriter:
     def _mux(self, frame: Any) -> None:
         for packet in self._stream.encode(frame):
             self._container.mux(packet)
-
-    def _take(self) -> bytes:
-        return self._sink.take() if isinstance(self._sink, _Sink) else b""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -45,6 +46,20 @@ def test_every_format_plays_back(audio_format: AudioFormat, whole: bool) -> None
         assert correlation > 0.98
         assert delay < 0.06 * rate_hz
         assert len(samples) <= len(played) <= len(samples) + 0.1 * rate_hz
+
+
+@pytest.mark.parametrize("audio_format", AudioFormat)
+@pytest.mark.parametrize("rate_hz", [None, 16_000])
+def test_a_file_of_unknown_length_is_the_whole_answer(
+    audio_format: AudioFormat, rate_hz: int | None, tmp_path: Path
+) -> None:
+    samples = speech_like(0.7, 48_000)
+    with (tmp_path / "spoken").open("w+b") as file:
+        encoder = AudioEncoder(audio_format, 48_000, rate_hz, file=file)
+        assert not b"".join(encoder.encode(samples[at : at + 997]) for at in range(0, len(samples), 997))
+        assert encoder.finish() == b""
+    whole = encode_whole(samples, audio_format, 48_000, rate_hz)[0]
+    assert (tmp_path / "spoken").read_bytes() == whole
 
 
 @pytest.mark.parametrize("audio_format", AudioFormat)

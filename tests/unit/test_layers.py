@@ -33,6 +33,10 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
         NUMERIC | {"ray", "fastapi", "starlette", "grpc", "httpx", "wetext"},
     ),
     "app": ({"errors", "messages", "config", "audio", "engine", "voxcpm2", "serve"}, {"ray", "click", "torch"}),
+    "cli": (
+        {"errors", "messages", "config", "audio", "encode", "voxcpm2", "serve", "app", "cli"},
+        {"click", "httpx", "numpy", "packaging", "ray", "torch", "tqdm"},
+    ),
     "__init__": ({"app"}, set()),
 }
 
@@ -93,6 +97,7 @@ def load_alone(statement: str, forbidden: list[str]) -> None:
         ("import voxr_ray.serve.router", ["torch", "voxr_ray.voxcpm2"]),
         ("import voxr_ray.serve.replica", ["torch", "voxr_ray.voxcpm2"]),
         ("from voxr_ray import app", ["torch", "voxr_ray.voxcpm2"]),
+        ("import voxr_ray.cli.main", ["ray", "torch", "numpy", "httpx", "fastapi", "voxr_ray.config"]),
     ],
 )
 def test_light_imports_stay_light(statement: str, forbidden: list[str]) -> None:

@@ -145,6 +145,18 @@ def body_of(error: VoxrError) -> dict[str, dict[str, str | None]]:
     return error_body(error.message, row.kind, param, row.code)
 
 
+def error_of(
+    status: int, code: str | None, message: str, *, param: str | None = None, retry_after_s: float | None = None
+) -> VoxrError:
+    """The error that an answer of a server stands for: the way back, for clients."""
+    kind: type[VoxrError] = EngineError if status >= 500 else RequestError
+    for cls, row in _TABLE.items():
+        if (row.status, row.code) == (status, code):
+            kind = cls
+            break
+    return kind(message, param=param, retry_after_s=retry_after_s)
+
+
 def error_table() -> list[tuple[int, str, str]]:
     """Status, type and code of every error there is: what descriptions and documents are made from or held to."""
     rows = {(row.status, row.kind, row.code) for row in _TABLE.values()}

@@ -261,8 +261,12 @@ class Replica:
                 asyncio.get_running_loop().call_later(_LAST_WORDS_S, end)
 
     def __del__(self) -> None:
-        self._end = None  # being removed already
         # Serve calls this once the last call has ended, or when the time for a graceful end is over.
+        self.close()
+
+    def close(self) -> None:
+        """End the engine, once those inside have finished."""
+        self._end = None  # being removed already
         if engine := getattr(self, "_engine", None):
             # An engine that was given up has nobody left to drain, and its thread may never come back: a replacement
             # waits for this actor's GPU.

@@ -89,7 +89,7 @@ class SpeechService:
         """
         with self.metrics.render(RenderKind.WHOLE, request, begun_s) as render:
             request = await self.spelled(request)
-            parts = await self._parts(request)
+            parts = await self.parts(request)
             if parts:
                 result = await render_parts(await self.narrator(request), parts)
             else:
@@ -103,7 +103,7 @@ class SpeechService:
         """Render a text of any length and pass its chunks on; close it to leave. Arguments are those of `render`."""
         with self.metrics.render(RenderKind.STREAM, request, begun_s) as render:
             request = await self.spelled(request)
-            parts = await self._parts(request)
+            parts = await self.parts(request)
             source = stream_parts(await self.narrator(request), parts) if parts else self.stream_one(request)
             async with aclosing(source) as chunks:
                 async for chunk in chunks:
@@ -202,7 +202,7 @@ class SpeechService:
 
         return await self.in_thread(decode)
 
-    async def _parts(self, request: SynthRequest) -> list[str]:
+    async def parts(self, request: SynthRequest) -> list[str]:
         """The parts of a request's text, all of which fit; none if it is rendered as it is."""
         most = self.settings.max_part_chars
         if len(request.text) <= _INLINE_CHARS:

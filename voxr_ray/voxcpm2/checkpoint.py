@@ -21,6 +21,7 @@ from torch import Tensor
 from voxr_ray.errors import CheckpointError
 from voxr_ray.voxcpm2.config import ModelConfig, load_config
 from voxr_ray.voxcpm2.network import VoxCPM2
+from voxr_ray.voxcpm2.progress import Progress
 from voxr_ray.voxcpm2.weights import TensorTable, load, tensor_table
 
 if TYPE_CHECKING:
@@ -90,10 +91,14 @@ class TensorFile:
         self.shapes = shapes
         self._read = read
         self.convert: Callable[[Tensor], Tensor] = lambda tensor: tensor
+        self.progress = Progress(f"reading {path.name}", path.stat().st_size)
 
     def take(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """The named tensor, converted. :meth:`check` has compared the shapes before."""
-        return self.convert(self._read(name))
+        tensor = self._read(name)
+        converted = self.convert(tensor)
+        self.progress.add(tensor.nbytes)
+        return converted
 
     def check(self, table: TensorTable) -> None:
         """Compare names and shapes with what the configuration asks for.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from pathlib import Path
 
 import torch
@@ -46,7 +47,10 @@ def load_slot_model(
     folder = Path(path)
     files = CheckpointFiles.find(folder)
     settings = load_settings(folder)
+    begun_s = time.monotonic()
+    logger.info("loading %s onto %s", folder, place)
     network = load_network(files, dtype=dtype, device=place)
+    logger.info("loaded it in %.1f s", time.monotonic() - begun_s)
     if dependent := row_dependent_operations(network):
         logger.warning(
             "on this platform a request's samples depend on what runs beside it, because of: %s", ", ".join(dependent)

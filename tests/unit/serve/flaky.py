@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.unit.serve.local import LocalReplicas
 from voxr_ray.errors import ReplicaLost, VoxrError
+from voxr_ray.serve.in_process import InProcess
 from voxr_ray.serve.values import Beat
 
 
@@ -48,7 +48,7 @@ class FlakyReplicas:
         calls: Errors of the calls that do not stream, but for ``info``, one for each.
     """
 
-    def __init__(self, replicas: LocalReplicas, losses: Sequence[Loss], calls: Sequence[VoxrError] = ()) -> None:
+    def __init__(self, replicas: InProcess, losses: Sequence[Loss], calls: Sequence[VoxrError] = ()) -> None:
         self._replicas = replicas
         self.losses = list(losses)
         self.calls = list(calls)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -14,29 +14,13 @@ from tests.fakes.sink import FakeSink
 from tests.fakes.slot_model import make_fake_model
 from voxr_ray.app import find_shipped_voices
 from voxr_ray.config import Settings
+from voxr_ray.serve.in_process import InProcess
 from voxr_ray.serve.ingress import build_http_app
 from voxr_ray.serve.library import Library
 from voxr_ray.serve.metrics import RouterMetrics
 from voxr_ray.serve.replica import Replica
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.voices import Voices
-
-
-class LocalReplicas:
-    """Stands in for :class:`voxr_ray.serve.transport.Replicas`: the calls without the actors."""
-
-    def __init__(self, replica: Replica | Library) -> None:
-        self.replica = replica
-
-    async def call(self, method: str, *args: Any, by_reference: bool = False) -> Any:
-        return await getattr(self.replica, method)(*args)
-
-    async def stream(self, method: str, *args: Any) -> AsyncGenerator[Any, None]:
-        async for item in getattr(self.replica, method)(*args):
-            yield item
-
-    async def broadcast(self, method: str, *args: Any, timeout_s: float) -> list[Any]:
-        return [await self.call(method, *args)]
 
 
 class LocalServer:
@@ -51,7 +35,7 @@ class LocalServer:
     def __init__(
         self,
         settings: dict[str, Any] | None = None,
-        wrap: Callable[[LocalReplicas], Any] = lambda replicas: replicas,
+        wrap: Callable[[InProcess], Any] = lambda replicas: replicas,
         **model: Any,
     ) -> None:
         self._folder = TemporaryDirectory()
@@ -63,9 +47,9 @@ class LocalServer:
         }
         self.settings = Settings.load(chosen | (settings or {}), {})
         self.replica = Replica(self.settings, partial(make_fake_model, **model))
-        voices = Voices(LocalReplicas(Library(self.settings, partial(find_shipped_voices, self.settings.model))))  # type: ignore[arg-type]
+        voices = Voices(InProcess(Library(self.settings, partial(find_shipped_voices, self.settings.model))))  # type: ignore[arg-type]
         self.sink = FakeSink()
-        replicas: Any = wrap(LocalReplicas(self.replica))
+        replicas: Any = wrap(InProcess(self.replica))
         self.service = SpeechService(self.settings, replicas, voices, RouterMetrics(self.sink))
         self.app = build_http_app(self.service)
         transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
@@ -80,5 +64,5 @@ class LocalServer:
 
     async def close(self) -> None:
         await self.client.aclose()
-        self.replica.__del__()
+        self.replica.close()
         self._folder.cleanup()

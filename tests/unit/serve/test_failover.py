@@ -16,7 +16,7 @@ import pytest_asyncio
 from tests.fakes.slot_model import make_fake_model
 from tests.fakes.solo import render_alone
 from tests.unit.serve.flaky import FlakyReplicas, Loss
-from tests.unit.serve.local import LocalReplicas, LocalServer
+from tests.unit.serve.local import LocalServer
 from tests.unit.serve.sockets import connected
 from tests.unit.serve.test_narration import LONG, narrated
 from voxr_ray.audio import pcm16_bytes
@@ -24,6 +24,7 @@ from voxr_ray.errors import EngineStopped, ModelError, Overloaded, ReplicaLost, 
 from voxr_ray.messages import SynthRequest
 from voxr_ray.serve import failover, replica
 from voxr_ray.serve.failover_record import FailoverCounts
+from voxr_ray.serve.in_process import InProcess
 from voxr_ray.serve.replica import Replica
 from voxr_ray.serve.values import Beat, Delivered
 
@@ -38,7 +39,7 @@ class Flaky(LocalServer):
     ) -> None:
         self.replicas: FlakyReplicas
 
-        def wrap(inner: LocalReplicas) -> FlakyReplicas:
+        def wrap(inner: InProcess) -> FlakyReplicas:
             self.replicas = FlakyReplicas(inner, losses, calls)
             return self.replicas
 

@@ -6,7 +6,7 @@ import asyncio
 import time
 from typing import Any
 
-from benchmarks.clients import Call, closed_loop, open_loop
+from voxr_ray.cli.loads import Call, closed_loop, open_loop
 
 
 class Answering:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from benchmarks.player import Player
-from benchmarks.tables import median, quantile, table
+from voxr_ray.cli.listener import Player
+from voxr_ray.cli.tables import median, quantile, table
 
 
 def test_audio_that_comes_in_time_never_stops() -> None:
