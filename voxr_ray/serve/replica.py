@@ -17,6 +17,7 @@ import asyncio
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -94,6 +95,8 @@ class Replica:
         set_up_logs()
         self._settings = settings
         self._end = end
+        # One thread: many long texts at once must not take the cores from the engine, nor this actor from its callers.
+        self._checker = ThreadPoolExecutor(1, thread_name_prefix="check")
         self._engine = Engine(model_factory, engine_options(settings))
         self._engine.start()
         self._roster = Roster(self._engine)
@@ -173,7 +176,7 @@ class Replica:
             for request in requests:
                 check_fits(request, self._engine.model.plan(request), self._engine.capacity)
 
-        await asyncio.to_thread(check)
+        await asyncio.get_running_loop().run_in_executor(self._checker, check)
 
     async def encode_reference(self, reference: Reference) -> Reference:
         """Encode a voice: the same reference with features instead of its clip."""
@@ -271,5 +274,7 @@ class Replica:
             # An engine that was given up has nobody left to drain, and its thread may never come back: a replacement
             # waits for this actor's GPU.
             engine.close(timeout_s=self._settings.drain_s if engine.running else _GIVEN_UP_S)
+        if checker := getattr(self, "_checker", None):
+            checker.shutdown(wait=False, cancel_futures=True)
         if publisher := getattr(self, "_publisher", None):
             publisher.close()

@@ -22,6 +22,7 @@ from voxr_ray.messages import AudioChunk, Prompt, Recording, Reference, SynthReq
 from voxr_ray.serve.board import Board
 from voxr_ray.serve.failover import Failover, FailoverPolicy
 from voxr_ray.serve.failover_record import FailoverRecord
+from voxr_ray.serve.hedge import first_answer
 from voxr_ray.serve.http_schema import Speech, parse_speech
 from voxr_ray.serve.metrics import RenderKind, RouterMetrics
 from voxr_ray.serve.narration import Narrator, parts_of, rehearsals, render_parts, stream_parts
@@ -33,6 +34,9 @@ from voxr_ray.serve.values import ReplicaInfo
 from voxr_ray.serve.voices import Voices, spoken_with
 
 T = TypeVar("T")
+
+_PROBES, _PROBE_EVERY_S = 4, 1.0
+"""Replicas that are asked for a sign of life, and how long each of them is waited for alone."""
 
 _INLINE_BYTES = 64 * 1024
 """Bodies up to this size are parsed on the loop: the hop to a thread would cost more."""
@@ -71,12 +75,12 @@ class SpeechService:
         return self._info
 
     async def probe(self) -> None:
-        """Return if a replica answers.
+        """Return if a replica answers, whichever.
 
         Raises:
             VoxrError: None does.
         """
-        await self._replicas.call("info")
+        await first_answer(lambda: self._replicas.call("info"), every_s=_PROBE_EVERY_S, most=_PROBES)
 
     # ---- for handles ----
 

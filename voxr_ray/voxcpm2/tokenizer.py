@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from voxr_ray.errors import CheckpointError, InvalidRequest
 
 WORD_START = "▁"
 _SPACES = re.compile(r"\s+")
+_REMEMBERED, _REMEMBERED_CHARS = 512, 4096
+"""Latest texts whose tokens are kept, and the longest of them: a few megabytes."""
+
 _BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 
 
@@ -63,6 +67,9 @@ class TextTokenizer:
         self._han_words = frozenset(token for token in vocabulary if len(token) >= 2 and _is_han(token))
         unknown = (spec.get("model") or {}).get("unk_token")
         self._unknown: int | None = vocabulary.get(str(unknown))
+        # A long text is counted part by part before its first part is rendered, and each part is planned again when its
+        # turn comes. A tokenizer that spells words out takes milliseconds for a line.
+        self._remembered = lru_cache(_REMEMBERED)(self._encode)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of ``text``, as it stands.
@@ -70,6 +77,9 @@ class TextTokenizer:
         Raises:
             InvalidRequest: The text holds something this tokenizer has no token for, or a reserved one for.
         """
+        return list(self._remembered(text)) if len(text) <= _REMEMBERED_CHARS else self._encode(text)
+
+    def _encode(self, text: str) -> list[int]:
         ids: list[int] = []
         encoding = self._tokenizer.encode(text, add_special_tokens=False)
         for token, number in zip(encoding.tokens, encoding.ids, strict=True):

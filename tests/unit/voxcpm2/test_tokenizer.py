@@ -90,3 +90,15 @@ def test_files_that_are_no_tokenizer(tmp_path: Path) -> None:
         (tmp_path / "t.json").write_text(content)
         with pytest.raises(CheckpointError, match="not a tokenizer"):
             TextTokenizer(tmp_path / "t.json")
+
+
+def test_what_is_remembered_belongs_to_nobody(plain_file: Path) -> None:
+    tokenizer = TextTokenizer(plain_file)
+    first = tokenizer.encode("the same text")
+    first.clear()
+    assert tokenizer.encode("the same text") == TextTokenizer(plain_file).encode("the same text") != []
+
+
+def test_a_text_too_long_to_remember_is_encoded_alike(plain_file: Path) -> None:
+    tokenizer = TextTokenizer(plain_file)
+    assert len(tokenizer.encode("long " * 2000)) == len(tokenizer.encode("long " * 10)) + 5 * 1990
