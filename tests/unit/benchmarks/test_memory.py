@@ -31,9 +31,10 @@ def test_every_part_is_measured(monkeypatch: pytest.MonkeyPatch, folder: Path) -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_thousands_of_short_requests_leave_no_memory_behind(folder: Path) -> None:
     """After the first quarter, in which pools and caches fill, a request may leave no kilobyte."""
-    count = 4000
+    count = 2000
     options = EngineOptions(max_batch=8, max_queue=64, continuous_capacity=256, reference_cache_bytes=1 << 20)
     with Engine(lambda: load_slot_model(str(folder), device="cpu", threads=1), options) as engine:
         looks = memory.churn(engine, count, in_flight=16)
