@@ -11,6 +11,7 @@ of the weights, whose pages the system takes back when it needs them; on a GPU w
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 from collections import deque
 from collections.abc import Iterator
@@ -187,8 +188,16 @@ def churn(engine: Engine, count: int, in_flight: int) -> list[int]:
             while waiting:
                 end(waiting.popleft())
             gc.collect()
+            give_back()
             looks.append(status("VmRSS"))
     return looks
+
+
+def give_back() -> None:
+    """Have glibc return freed memory to the system: what it keeps comes and goes, and hides what is lost."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
 
 
 def main() -> None:

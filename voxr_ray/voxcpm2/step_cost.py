@@ -14,7 +14,7 @@ from voxr_ray.voxcpm2.config import LMConfig, ModelConfig, VAEConfig
 FLOAT32 = 4
 
 KERNELS_PER_LAYER = 45
-"""Operators of a layer in a step, which on a GPU are about as many kernels; the tests count them."""
+"""Kernels that a layer launches in a step. An estimate, from the operators that are no views."""
 
 
 def stack_weights(config: LMConfig) -> int:
