@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.checkpoints import variant_config, write_checkpoint
+from tests.fakes.capture import Kept
 from tests.fakes.driver import Driver, Probe
 from tests.rendering import finish
 from voxr_ray.engine.widths import stepped_widths
@@ -56,27 +57,6 @@ class NoShapesOfValues(TorchDispatchMode):
         if name in self.FORBIDDEN or any(each is not None and each.dtype == torch.bool for each in indices):
             raise AssertionError(f"{name} in a captured step")
         return func(*args, **(kwargs or {}))
-
-
-class Kept:
-    """A capture that keeps the region and repeats it; fails as often as it is told to."""
-
-    def __init__(self, failures: int = 0) -> None:
-        self.failures = failures
-        self.captured = 0
-        self.replayed = 0
-
-    def __call__(self, region: Region) -> Callable[[], None]:
-        if self.failures:
-            self.failures -= 1
-            raise RuntimeError("operation not permitted when stream is capturing\nand more")
-        self.captured += 1
-
-        def replay() -> None:
-            self.replayed += 1
-            region()
-
-        return replay
 
 
 @pytest.fixture(scope="module")
