@@ -39,7 +39,8 @@ def draw(network: VoxCPM2, corpus: Corpus, utterances: list[Utterance], sampler:
     heard = batch.patches + HEARD_NOISE * torch.randn(batch.patches.shape)
     base, residual = hidden_states(network, batch, heard, Watch(batch))
     previous = heard[batch.previous.clamp_min(0)].masked_fill((batch.previous < 0)[:, None, None], 0.0)
-    drawn = network.draw(torch.randn_like(previous), base, residual, previous, sampler)
+    steps, guidance = sampler.inference_timesteps, sampler.cfg_value
+    drawn = network.draw(torch.randn_like(previous), base, residual, previous, steps, guidance)
     # A continuation of the first speaker learns its prompt as well: only the end belongs to this utterance.
     ends = np.cumsum([len(item.targets) for item in items])
     pieces = zip(ends, utterances, strict=True)

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from ray import serve
@@ -29,9 +29,6 @@ from voxr_ray.serve.replica import Replica, end_process
 from voxr_ray.serve.router import Router
 from voxr_ray.serve.routing.request_router import SamplerRouter
 from voxr_ray.serve.spelling import is_installed
-
-if TYPE_CHECKING:
-    from voxr_ray.voxcpm2.footprint import Footprint
 
 _log = logging.getLogger(__name__)
 
@@ -58,13 +55,13 @@ def app(args: dict[str, Any]) -> serve.Application:
         settings = resolve_device(with_keys(Settings.load(args, os.environ)))
         folder = find_checkpoint(settings)
         settings = check_model(settings, folder)
-        needs = size_of(settings, folder)
         if _runs_here(settings):
-            check_memory(needs, settings)
+            settings = choose_size(settings, folder)
+            check_memory(settings, folder)
         application = build_app(settings, load_checkpoint)
     except ConfigurationError as error:
         raise StartRefused(" ".join(error.message.split())) from error
-    for doubt in doubts(settings) + memory_doubts(needs, settings):
+    for doubt in doubts(settings) + memory_doubts(settings, folder):
         _log.warning("%s", doubt)
     return application
 
@@ -167,7 +164,7 @@ def load_checkpoint(settings: Settings) -> SlotModel:
     from voxr_ray.voxcpm2.loader import load_slot_model
 
     folder = find_checkpoint(settings)
-    check_memory(size_of(settings, folder), settings)
+    check_memory(settings, folder, free=True)
     return load_slot_model(
         str(folder),
         device=settings.device,
@@ -175,6 +172,8 @@ def load_checkpoint(settings: Settings) -> SlotModel:
         threads=settings.threads,
         prefill_piece_positions=settings.prefill_piece_positions,
         encode_piece_patches=settings.encode_piece_patches,
+        cuda_graphs=settings.cuda_graphs,
+        inference_timesteps=settings.inference_timesteps,
     )
 
 
@@ -204,24 +203,41 @@ def doubts(settings: Settings) -> list[str]:
     return found
 
 
-def check_memory(needs: Footprint, settings: Settings) -> None:
-    """Refuse what this machine's memory cannot hold.
+def choose_size(settings: Settings, folder: Path) -> Settings:
+    """Settings with as many and as long slots as this machine's memory holds, wherever the operator chose neither.
 
     Raises:
-        ConfigurationError: Not even one request of one replica would fit.
+        ConfigurationError: Not the least that may be chosen would fit.
+    """
+    from voxr_ray.voxcpm2.sizing import with_size
+
+    return with_size(settings, folder)
+
+
+def check_memory(settings: Settings, folder: Path, *, free: bool = False) -> None:
+    """Refuse what this machine's memory cannot hold.
+
+    Args:
+        settings: With their width and capacity.
+        folder: The checkpoint.
+        free: Whether what others use of a GPU is missing.
+
+    Raises:
+        ConfigurationError: A replica could not start, or not serve one request.
     """
     from voxr_ray.voxcpm2 import footprint
+    from voxr_ray.voxcpm2.sizing import needs_of
 
-    footprint.check_memory(needs, settings.device, footprint.memory_of(settings.device))
+    has = (footprint.free_memory_of if free else footprint.memory_of)(settings.device)
+    footprint.check_memory(needs_of(settings, folder), settings.device, has)
 
 
-def memory_doubts(needs: Footprint, settings: Settings) -> list[str]:
+def memory_doubts(settings: Settings, folder: Path) -> list[str]:
     """What full slots need beyond this machine's memory."""
     from voxr_ray.voxcpm2.footprint import gib, memory_of
+    from voxr_ray.voxcpm2.sizing import needs_of, sharers
 
-    has = memory_of(settings.device)
-    # Replicas on CPUs share the machine's memory; each has a GPU's to itself.
-    replicas = (settings.num_replicas or settings.max_replicas or 1) if settings.device == "cpu" else 1
+    has, needs, replicas = memory_of(settings.device), needs_of(settings, folder), sharers(settings)
     most = replicas * needs.most
     if has is None or most <= has:
         return []
@@ -229,19 +245,6 @@ def memory_doubts(needs: Footprint, settings: Settings) -> list[str]:
         f"{replicas} replica(s) with all slots full need {gib(most)} (each {needs}) and this machine has {gib(has)}: "
         "lower max_batch, continuous_capacity or num_replicas, unless they run elsewhere"
     ]
-
-
-def size_of(settings: Settings, folder: Path) -> Footprint:
-    """What a replica of these settings, whose ``device`` names one, needs of its device's memory."""
-    from voxr_ray.voxcpm2.footprint import footprint
-
-    return footprint(
-        folder,
-        device=settings.device,
-        dtype=settings.dtype,
-        width=settings.max_batch,
-        capacity=settings.continuous_capacity,
-    )
 
 
 def _runs_here(settings: Settings) -> bool:

@@ -68,6 +68,8 @@ class Settings(BaseModel):
     """Where replicas compute. ``auto`` looks at the machine that builds the application; a cluster file names it."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Type of the language model's weights. ``auto``: as the checkpoint says on GPUs, float32 on CPUs."""
+    cuda_graphs: StrictBool = True
+    """Whether steps are captured as CUDA graphs on GPUs, when a replica starts. Not yet measured on any GPU."""
     threads: Annotated[Count, Field(ge=1, le=256)] | None = None
     """CPU threads of a replica on ``cpu``. Unset: one. Also the CPUs it reserves."""
 
@@ -106,11 +108,13 @@ class Settings(BaseModel):
     # ---- engine ----
 
     max_batch: Annotated[Count, Field(ge=1, le=256)] = 16
-    """Width: slots that are stepped together in a replica."""
+    """Width: slots that are stepped together in a replica. Unset: as many as fit the memory of the device that the
+    building machine has, at most 16 on a CPU and 64 on a GPU; 16 where replicas run on other machines."""
     max_queue: Annotated[Count, Field(ge=0, le=10_000)] = 64
     """Requests that may wait for a slot in a replica. Beyond them the answer is 503 with ``Retry-After``."""
     continuous_capacity: Annotated[Count, Field(ge=64, le=1_000_000)] = 4096
-    """Cache positions of a slot: prefix plus patches of one request. Capped by the model's own limit."""
+    """Cache positions of a slot: prefix plus patches of one request. Capped by the model's own limit. Unset: 4096, or
+    2048 or 1024 where the memory has no room for four slots of more."""
     batch_window_ms: Annotated[Number, Field(ge=0, le=1000)] = 5.0
     """Milliseconds an idle engine waits after its first request so that others can join."""
     stream_chunk_patches: Annotated[Count, Field(ge=1, le=100)] = 2
@@ -262,6 +266,10 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
         """Refuse settings that defeat each other."""
+        self._check_together()
+        return self
+
+    def _check_together(self) -> None:
         most = self.max_replicas
         if self.num_replicas is not None and (self.min_replicas is not None or most is not None):
             raise ValueError("num_replicas fixes the number of replicas: it excludes min_replicas and max_replicas")
@@ -305,7 +313,19 @@ class Settings(BaseModel):
                 f"min_reference_seconds = {self.min_reference_seconds:g} is not below "
                 f"max_reference_seconds = {self.max_reference_seconds:g}"
             )
-        return self
+
+    def with_size(self, max_batch: int, continuous_capacity: int) -> Self:
+        """The same with a width and a capacity that were chosen for them.
+
+        Raises:
+            ConfigurationError: What the operator set contradicts the width.
+        """
+        sized = self.model_copy(update={"max_batch": max_batch, "continuous_capacity": continuous_capacity})
+        try:
+            sized._check_together()
+        except ValueError as error:
+            raise ConfigurationError(f"max_batch was not set and {max_batch} slots fit the memory: {error}") from error
+        return sized
 
     @property
     def served_name(self) -> str:

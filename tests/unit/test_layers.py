@@ -25,7 +25,7 @@ LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "encode": ({"errors", "audio"}, {"numpy", "soxr", "av"}),
     "engine": ({"errors", "messages", "config", "audio", "engine"}, NUMERIC),
     "voxcpm2": (
-        {"errors", "messages", "config", "audio", "engine.model", "voxcpm2"},
+        {"errors", "messages", "config", "audio", "engine.model", "engine.widths", "voxcpm2"},
         NUMERIC | {"torch", "safetensors", "tokenizers", "huggingface_hub"},
     ),
     "serve": (

@@ -10,15 +10,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from packaging.requirements import Requirement
 
 from voxr_ray.config import Settings
 from voxr_ray.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from voxr_ray.voxcpm2.footprint import Footprint
 
 _PACKAGE = "voxr_ray"
 _LEAST_PYTHON = (3, 11)
@@ -179,14 +176,15 @@ def model_files(chosen: Settings) -> tuple[Path | None, Finding]:
 
 def memory(chosen: Settings, folder: Path) -> Finding:
     """Whether the memory of the device holds it."""
-    from voxr_ray.app import check_memory, memory_doubts, resolve_device, size_of
+    from voxr_ray.app import check_memory, choose_size, memory_doubts, resolve_device
+    from voxr_ray.voxcpm2.sizing import needs_of
 
-    placed = resolve_device(chosen)
-    needs: Footprint = size_of(placed, folder)
     try:
-        check_memory(needs, placed)
+        placed = choose_size(resolve_device(chosen), folder)
+        check_memory(placed, folder)
     except ConfigurationError as error:
         return Finding(State.FAIL, "memory", " ".join(error.message.split()))
-    if doubts := memory_doubts(needs, placed):
+    needs = needs_of(placed, folder)
+    if doubts := memory_doubts(placed, folder):
         return Finding(State.NOTE, "memory holds the model", doubts[0])
     return Finding(State.OK, f"memory holds a replica with all slots full: {needs}")

@@ -91,15 +91,17 @@ class Lanes:
         network: Gives shapes, dtype and device.
         width: Most lanes there will ever be.
         capacity: Positions of a lane.
+        whole: Whether all lanes are made at once. Captured steps keep the addresses of the tensors, which must not
+            change.
     """
 
-    def __init__(self, network: VoxCPM2, width: int, capacity: int) -> None:
+    def __init__(self, network: VoxCPM2, width: int, capacity: int, *, whole: bool = False) -> None:
         self._network = network
         self.width = width
         self.capacity = capacity
         self.seats: dict[int, Seat] = {}
-        self.tensors = self._allocate(1)
-        self.rows = 1
+        self.rows = width if whole else 1
+        self.tensors = self._allocate(self.rows)
 
     def admit(self, slot: int, handoff: Handoff, noise: NoiseStream) -> None:
         """Seat a request in a free lane, widening the tensors if the lane is not there yet.
@@ -140,27 +142,27 @@ class Lanes:
             tensor[slot].zero_()
 
     def noise(self, width: int) -> Tensor:
-        """The next noise of every lane below ``width``: float32 ``(width, patch_size, feat_dim)``, zero if free."""
+        """The next noise of every lane below ``width``: float32 ``(width, patch_size, feat_dim)``, zero if free.
+
+        On the CPU, whatever the device.
+        """
         config = self._network.config
         drawn = torch.zeros(width, config.patch_size, config.feat_dim)
         for slot, seat in self.seats.items():
             if slot < width:
                 drawn[slot] = seat.noise.next()
-        return drawn.to(self._network.device)
+        return drawn
 
-    def reach(self, width: int) -> tuple[Tensor, Tensor]:
-        """Where the lanes below ``width`` write their next patch, and what they may read.
+    def positions(self, width: int) -> list[int]:
+        """Where the lanes below ``width`` write their next patch; zero for free lanes."""
+        return [self.seats[slot].position if slot in self.seats else 0 for slot in range(width)]
 
-        Returns:
-            positions int64 ``(width,)`` (zero for free lanes) and the mask of :meth:`Stack.step`.
-        """
-        taken = [self.seats[slot].position if slot in self.seats else 0 for slot in range(width)]
-        length = round_up(max(taken) + 1, LENGTH_STEP)
-        device = self._network.device
-        positions = torch.tensor(taken, dtype=torch.int64, device=device)
-        seen = torch.arange(length, device=device)[None] <= positions[:, None]
-        mask = torch.where(seen, 0.0, -torch.inf)[:, None, None, :]
-        return positions, mask
+    def wipe(self) -> None:
+        """Zero every lane. None may be seated."""
+        if self.seats:
+            raise RuntimeError("lanes that are seated cannot be wiped")
+        for tensor in (*self.tensors.caches(), *self.tensors.others()):
+            tensor.zero_()
 
     def advance(self, patches: Tensor) -> None:
         """Note the patches ``(width, patch_size, feat_dim)`` just drawn and taken into the language models."""

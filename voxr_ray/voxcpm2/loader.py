@@ -10,6 +10,7 @@ import torch
 
 from voxr_ray.errors import ConfigurationError
 from voxr_ray.voxcpm2.checkpoint import CheckpointFiles, load_network
+from voxr_ray.voxcpm2.graphs import GraphOptions, cuda_capture
 from voxr_ray.voxcpm2.probe import row_dependent_operations
 from voxr_ray.voxcpm2.settings import load_settings
 from voxr_ray.voxcpm2.slot_model import Pieces, VoxCPM2SlotModel
@@ -26,6 +27,8 @@ def load_slot_model(
     threads: int | None = None,
     prefill_piece_positions: int = 64,
     encode_piece_patches: int = 2,
+    cuda_graphs: bool = True,
+    inference_timesteps: int = 10,
 ) -> VoxCPM2SlotModel:
     """Load a checkpoint for the engine. Call it on the thread that will drive the model.
 
@@ -36,6 +39,8 @@ def load_slot_model(
         threads: CPU threads of this process's arithmetic; ``None`` leaves torch's own choice.
         prefill_piece_positions: Positions of a prefill piece.
         encode_piece_patches: Patches of an encode piece.
+        cuda_graphs: Whether steps are captured, on a GPU.
+        inference_timesteps: Euler steps that most requests will have; their steps are captured when the lanes open.
 
     Raises:
         CheckpointError: The folder is no checkpoint.
@@ -63,7 +68,14 @@ def load_slot_model(
         pieces=Pieces(prefill_positions=prefill_piece_positions, encode_patches=encode_piece_patches),
         name=settings.name or folder.name,
         notice=settings.notice,
+        graphs=_graphs(network.device, inference_timesteps) if cuda_graphs else None,
     )
+
+
+def _graphs(device: torch.device, inference_timesteps: int) -> GraphOptions | None:
+    if device.type != "cuda":
+        return None
+    return GraphOptions(cuda_capture(device), inference_timesteps=inference_timesteps)
 
 
 def _device(device: str) -> str:

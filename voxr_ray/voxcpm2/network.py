@@ -8,7 +8,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from voxr_ray.messages import Sampler
 from voxr_ray.voxcpm2.config import ModelConfig
 from voxr_ray.voxcpm2.local import LocDiT, LocEnc
 from voxr_ray.voxcpm2.ops import Linear, RMSNorm, silu
@@ -119,7 +118,13 @@ class VoxCPM2(nn.Module):
         return logits[:, 1] > logits[:, 0]
 
     def draw(
-        self, noise: Tensor, base_hidden: Tensor, residual_hidden: Tensor, previous: Tensor, sampler: Sampler
+        self,
+        noise: Tensor,
+        base_hidden: Tensor,
+        residual_hidden: Tensor,
+        previous: Tensor,
+        inference_timesteps: int,
+        guidance: float | Tensor,
     ) -> Tensor:
         """Draw the next patch of each row.
 
@@ -128,13 +133,14 @@ class VoxCPM2(nn.Module):
             base_hidden: ``(rows, hidden)``.
             residual_hidden: ``(rows, hidden)``.
             previous: float32 ``(rows, patch_size, feat_dim)``.
-            sampler: What the rows share.
+            inference_timesteps: Euler steps.
+            guidance: See :meth:`Solver.forward`.
 
         Returns:
             float32 ``(rows, patch_size, feat_dim)``.
         """
         mu = torch.stack((self.lm_to_dit_proj(base_hidden), self.res_to_dit_proj(residual_hidden)), dim=1)
-        patch: Tensor = self.feat_decoder(noise, mu, previous, sampler)
+        patch: Tensor = self.feat_decoder(noise, mu, previous, inference_timesteps, guidance)
         return patch
 
     def step(

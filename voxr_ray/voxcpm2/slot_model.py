@@ -18,9 +18,11 @@ from torch import Tensor
 from voxr_ray.engine.model import ModelSpec, Padding, Plan, Work
 from voxr_ray.errors import InvalidRequest
 from voxr_ray.messages import Recording, Sampler, SynthRequest
+from voxr_ray.voxcpm2.graphs import GraphOptions, StepGraphs
 from voxr_ray.voxcpm2.lanes import Handoff, Lanes, round_up
 from voxr_ray.voxcpm2.network import VoxCPM2
 from voxr_ray.voxcpm2.noise import NoiseStream
+from voxr_ray.voxcpm2.row_step import eager_step
 from voxr_ray.voxcpm2.sequence import CONTEXT_PATCHES, Prefix, count_positions
 from voxr_ray.voxcpm2.tokenizer import TextTokenizer, collapse_spaces
 from voxr_ray.voxcpm2.vae import State
@@ -48,6 +50,7 @@ class VoxCPM2SlotModel:
         pieces: How to cut.
         name: What to call the model.
         notice: What its users must know of it, if anything.
+        graphs: How to capture steps; ``None`` runs every step kernel by kernel.
     """
 
     def __init__(
@@ -58,6 +61,7 @@ class VoxCPM2SlotModel:
         pieces: Pieces | None = None,
         name: str = "voxcpm2",
         notice: str | None = None,
+        graphs: GraphOptions | None = None,
     ) -> None:
         config = network.config
         vae = config.audio_vae_config
@@ -66,6 +70,8 @@ class VoxCPM2SlotModel:
         self._network = network
         self._tokenizer = tokenizer
         self._pieces = pieces or Pieces()
+        self._graph_options = graphs
+        self._graphs: StepGraphs | None = None
         self._lanes: Lanes | None = None
         self._spec = ModelSpec(
             sample_rate_hz=vae.out_sample_rate,
@@ -111,7 +117,11 @@ class VoxCPM2SlotModel:
 
     def open(self, width: int, capacity: int) -> None:
         """See :meth:`SlotModel.open`."""
-        self._lanes = Lanes(self._network, width, capacity)
+        self._graphs = None  # it holds the lanes it was made for
+        self._lanes = Lanes(self._network, width, capacity, whole=self._graph_options is not None)
+        if self._graph_options is not None:
+            self._graphs = StepGraphs(self._network, self._lanes, self._graph_options)
+            self._graphs.warm_up()
 
     def encode(self, clip: np.ndarray, padding: Padding) -> Work[np.ndarray]:
         """See :meth:`SlotModel.encode`."""
@@ -161,17 +171,11 @@ class VoxCPM2SlotModel:
     @torch.inference_mode()
     def step(self, width: int, sampler: Sampler) -> np.ndarray:
         """See :meth:`SlotModel.step`."""
-        lanes, network = self.lanes, self._network
-        rows = lanes.tensors
-        base_hidden, residual_hidden = rows.base_hidden[:width], rows.residual_hidden[:width]
-        # The decision belongs to the hidden state that conditions this patch, so it can be had before the patch is.
-        stop = network.stop_wins(base_hidden)
-        patches = network.draw(lanes.noise(width), base_hidden, residual_hidden, rows.previous[:width], sampler)
-        positions, mask = lanes.reach(width)
-        hidden, residual = network.step(patches, rows.base_cache, rows.residual_cache, positions, mask)
-        rows.base_hidden[:width] = hidden
-        rows.residual_hidden[:width] = residual
-        rows.previous[:width] = patches
+        lanes = self.lanes
+        if self._graphs is None:
+            stop, patches = eager_step(self._network, lanes, width, sampler)
+        else:
+            stop, patches = self._graphs.step(width, sampler)
         lanes.advance(patches)
         return stop.cpu().numpy()
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voxr_ray.messages import Sampler
 from voxr_ray.voxcpm2.local import LocDiT
 
 
@@ -60,20 +59,24 @@ class Solver(nn.Module):
         self.mean_mode = mean_mode
         self._tokens: dict[int, tuple[list[EulerStep], Tensor]] = {}
 
-    def forward(self, noise: Tensor, mu: Tensor, previous: Tensor, sampler: Sampler) -> Tensor:
+    def forward(
+        self, noise: Tensor, mu: Tensor, previous: Tensor, inference_timesteps: int, guidance: float | Tensor
+    ) -> Tensor:
         """Carry noise to a patch.
 
         Args:
             noise: float32 ``(rows, patch_size, feat_dim)``.
             mu: Conditioning tokens ``(rows, 2, hidden)`` in the network's dtype.
             previous: float32 ``(rows, patch_size, feat_dim)``, the patch before.
-            sampler: Guidance and number of steps.
+            inference_timesteps: Number of Euler steps.
+            guidance: ``cfg_value``; a float32 scalar on the network's device where steps are captured, so that one
+                captured step serves every guidance.
 
         Returns:
             float32 ``(rows, patch_size, feat_dim)``. The sample and the guidance stay in float32 in every dtype of
             the network.
         """
-        steps, tokens = self._schedule(sampler.inference_timesteps)
+        steps, tokens = self._schedule(inference_timesteps)
         rows = noise.shape[0]
         condition = self.estimator.cond_proj(previous.to(mu.dtype))
         # Guided and unguided rows share one pass; the unguided half has no mu but the same previous patch.
@@ -87,7 +90,7 @@ class Solver(nn.Module):
             # Products of both halves with the unguided one: their overlap, and its own square.
             overlap, square = (both * unguided).sum(dim=2, keepdim=True).unbind(0)
             base = unguided * (overlap / (square + 1e-8))
-            mixed = base + (guided - base) * sampler.cfg_value
+            mixed = base + (guided - base) * guidance
             sample = sample - mixed.view_as(sample) * step.delta
         return sample
 

@@ -13,6 +13,9 @@ from voxr_ray.voxcpm2.config import LMConfig, ModelConfig, VAEConfig
 
 FLOAT32 = 4
 
+KERNELS_PER_LAYER = 45
+"""Kernels that a layer launches in a step. An estimate, from the operators that are no views."""
+
 
 def stack_weights(config: LMConfig) -> int:
     """Weights of a stack of blocks that a position is multiplied by, without embeddings."""
@@ -32,6 +35,33 @@ def lane_bytes_per_position(config: ModelConfig, cache_bytes: int) -> int:
     stacks = (config.lm_config, config.residual_lm)
     numbers = sum(2 * each.num_hidden_layers * each.num_key_value_heads * each.head_dim for each in stacks)
     return numbers * cache_bytes
+
+
+def attention_copies(config: LMConfig, cache_bytes: int) -> int:
+    """Bytes that attention over lanes writes beside them for each position of a row, in one layer.
+
+    The layer's keys and values in float32, one in order for the product that comes next, and scores.
+
+    Args:
+        config: Of the stack.
+        cache_bytes: Bytes of a number in the cache where it is not float32, which takes one copy more; else 0.
+    """
+    each = config.num_key_value_heads * config.head_dim
+    return 2 * each * FLOAT32 + each * cache_bytes + 3 * config.num_attention_heads * FLOAT32
+
+
+def local_values(config: ModelConfig) -> int:
+    """Numbers a row holds in one layer of the DiT, guided and unguided: projections, attention and feed-forward."""
+    dit = config.dit_lm
+    heads = (2 * dit.num_attention_heads + 2 * dit.num_key_value_heads) * dit.head_dim
+    return 2 * (3 + 2 * config.patch_size) * (4 * dit.hidden_size + heads + 3 * dit.intermediate_size)
+
+
+def graph_nodes(config: ModelConfig, solver_calls: int = 9) -> int:
+    """About how many kernels a step launches: a few dozen for each layer it runs."""
+    steps = config.lm_config.num_hidden_layers + config.residual_lm.num_hidden_layers
+    layers = steps + config.encoder_lm.num_hidden_layers + solver_calls * config.dit_lm.num_hidden_layers
+    return KERNELS_PER_LAYER * layers
 
 
 @dataclass(frozen=True, slots=True)

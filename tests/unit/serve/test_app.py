@@ -180,7 +180,7 @@ class TestMemory:
     def small_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from voxr_ray.voxcpm2 import footprint
 
-        monkeypatch.setattr(footprint, "memory_of", lambda device: 60 * 2**20)
+        monkeypatch.setattr(footprint, "memory_of", lambda device: 600 * 2**20)
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         for name in [name for name in os.environ if name.startswith("VOXR_")]:
             monkeypatch.delenv(name)
@@ -188,7 +188,7 @@ class TestMemory:
     def test_a_model_that_cannot_fit_is_refused_in_one_line(self) -> None:
         with pytest.raises(StartRefused, match="too little memory") as caught:
             app_builder({"device": "cpu", "continuous_capacity": "32768"})
-        assert "this machine has 60.0 MiB" in str(caught.value)
+        assert "of 0.6 GiB" in str(caught.value)
         assert "\n" not in str(caught.value)
 
     def test_replicas_that_run_elsewhere_are_not(self, monkeypatch: pytest.MonkeyPatch) -> None:

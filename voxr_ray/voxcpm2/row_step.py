@@ -1,0 +1,68 @@
+"""One step of the lanes, as far as it runs on the device.
+
+What is captured of a step (:mod:`voxr_ray.voxcpm2.graphs`) and what runs kernel by kernel are the same function.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from voxr_ray.messages import Sampler
+from voxr_ray.voxcpm2.lanes import LENGTH_STEP, Lanes, Tensors, round_up
+from voxr_ray.voxcpm2.network import VoxCPM2
+
+
+def step_rows(
+    network: VoxCPM2,
+    rows: Tensors,
+    noise: Tensor,
+    positions: Tensor,
+    *,
+    length: int,
+    inference_timesteps: int,
+    guidance: float | Tensor,
+) -> tuple[Tensor, Tensor]:
+    """Draw the next patch of the first lanes and take it into both language models.
+
+    Nothing in here waits for the device, copies from the host or looks at a tensor's values, and every shape follows
+    from the arguments, so that it can be captured once the tokens of ``inference_timesteps`` have been made.
+
+    Args:
+        network: The network.
+        rows: All lanes; as many as ``noise`` has rows are stepped, and their tensors are written.
+        noise: float32 ``(rows, patch_size, feat_dim)``.
+        positions: int64 ``(rows,)``, below ``length``.
+        length: Positions of each lane that are read, a multiple of 64.
+        inference_timesteps: Euler steps.
+        guidance: See :meth:`Solver.forward`.
+
+    Returns:
+        bool ``(rows,)``, whether the stop head won, and the patches, float32 ``(rows, patch_size, feat_dim)``.
+    """
+    width = noise.shape[0]
+    base_hidden, residual_hidden = rows.base_hidden[:width], rows.residual_hidden[:width]
+    # The decision belongs to the hidden state that conditions this patch, so it can be had before the patch is.
+    stop = network.stop_wins(base_hidden)
+    patches = network.draw(noise, base_hidden, residual_hidden, rows.previous[:width], inference_timesteps, guidance)
+    seen = torch.arange(length, device=positions.device)[None] <= positions[:, None]
+    mask = torch.where(seen, 0.0, -torch.inf)[:, None, None, :]
+    hidden, residual = network.step(patches, rows.base_cache, rows.residual_cache, positions, mask)
+    rows.base_hidden[:width] = hidden
+    rows.residual_hidden[:width] = residual
+    rows.previous[:width] = patches
+    return stop, patches
+
+
+def eager_step(network: VoxCPM2, lanes: Lanes, width: int, sampler: Sampler) -> tuple[Tensor, Tensor]:
+    """A step kernel by kernel, which reads no further than the longest lane reaches; gives what step_rows gives."""
+    taken = lanes.positions(width)
+    return step_rows(
+        network,
+        lanes.tensors,
+        lanes.noise(width).to(network.device),
+        torch.tensor(taken, dtype=torch.int64, device=network.device),
+        length=round_up(max(taken) + 1, LENGTH_STEP),
+        inference_timesteps=sampler.inference_timesteps,
+        guidance=sampler.cfg_value,
+    )
