@@ -85,7 +85,8 @@ def test_settings_of_the_environment_are_checked() -> None:
     assert "setting max_batch = 'none'" in result.stdout
     result = run("doctor", env={"VOXR_DEVICE": "cuda"}) if not _has_gpu() else None
     assert result is None or (result.exit_code == 1 and "there is no GPU" in result.stdout)
-    result = run("doctor", env={"VOXR_DEVICE": "cpu", "VOXR_NUM_REPLICAS": "1000", "VOXR_MAX_BATCH": "256"})
+    large = {"VOXR_NUM_REPLICAS": "1000", "VOXR_MAX_BATCH": "256", "VOXR_CONTINUOUS_CAPACITY": "4096"}
+    result = run("doctor", env={"VOXR_DEVICE": "cpu"} | large)
     assert "replica(s) with all slots full need" in result.stdout
 
 
