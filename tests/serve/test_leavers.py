@@ -40,13 +40,26 @@ def quiet(server: Server) -> Any:
     assert answer.status_code == 200
 
 
-async def test_those_who_leave_while_they_send_a_body_leave_no_trace(quiet: Server) -> None:
+@pytest.mark.parametrize(
+    ("path", "media_type", "beginning"),
+    [
+        ("/v1/audio/speech", "application/json", b'{"input": "'),
+        (
+            "/v1/audio/voices",
+            "multipart/form-data; boundary=x",
+            b"--x\r\ncontent-disposition: form-data; name=name\r\n",
+        ),
+    ],
+)
+async def test_those_who_leave_while_they_send_a_body_leave_no_trace(
+    quiet: Server, path: str, media_type: str, beginning: bytes
+) -> None:
     address = urlsplit(quiet.url)
-    head = f"POST {address.path}/v1/audio/speech HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+    head = f"POST {address.path}{path} HTTP/1.1\r\nhost: x\r\ncontent-type: {media_type}\r\n"
     before = quiet.forgotten_errors()
     for stay_s in (0.0, 0.01, 0.05, 0.2) * 10:
         _, writer = await asyncio.open_connection(address.hostname, address.port)
-        writer.write(f"{head}content-length: 9000\r\n\r\n".encode() + b'{"input": "')
+        writer.write(f"{head}content-length: 9000\r\n\r\n".encode() + beginning)
         await writer.drain()
         await asyncio.sleep(stay_s)
         writer.close()
