@@ -146,9 +146,9 @@ class Settings(BaseModel):
     inference_timesteps: Annotated[Count, Field(ge=2, le=100)] = 10
     """Euler steps a patch."""
     min_len: Annotated[Count, Field(ge=0, le=100_000)] = 2
-    """Patch index above which a stop counts."""
+    """Patch index above which a stop counts; in each part of a long text."""
     max_len: Annotated[Count, Field(ge=1, le=100_000)] = 2000
-    """Most patches of a take."""
+    """Most patches of a take; of each part of a long text."""
     retry_badcase: StrictBool = True
     """Whether suspiciously long takes of buffered answers are made again."""
     retry_badcase_max_times: Annotated[Count, Field(ge=1, le=10)] = 3

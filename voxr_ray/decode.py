@@ -173,6 +173,10 @@ def _check_format(rate_hz: int, channels: int) -> None:
     low, high = _RATES_HZ
     if not low <= rate_hz <= high:
         raise BadAudio(f"the recording's rate is {rate_hz} Hz; {low} to {high} Hz are accepted")
+    _check_channels(channels)
+
+
+def _check_channels(channels: int) -> None:
     if not 1 <= channels <= _MAX_CHANNELS:
         raise BadAudio(f"the recording has {channels} channels; 1 to {_MAX_CHANNELS} are accepted")
 
@@ -183,14 +187,19 @@ def _tolerance(container: _Container) -> int:
 
 
 def _check_wav_is_whole(data: bytes) -> None:
-    """Refuse a WAV file whose data chunk is shorter than it says: libsndfile reads what is there and is silent."""
+    """Refuse a WAV file whose data chunk is shorter than it says: libsndfile reads what is there and is silent.
+
+    Also one of too many channels, while their number is known: FFmpeg says none instead.
+    """
     order = ">" if data[:4] == b"RIFX" else "<"
     long_size: int | None = None
     at = 12
     while at + 8 <= len(data):
         name, size = struct.unpack_from(f"{order}4sI", data, at)
         held = len(data) - at - 8
-        if name == b"ds64" and held >= 16:
+        if name == b"fmt " and held >= 4:
+            _check_channels(struct.unpack_from(f"{order}H", data, at + 10)[0])
+        elif name == b"ds64" and held >= 16:
             long_size = struct.unpack_from("<Q", data, at + 16)[0]
         elif name == b"data":
             declared = long_size if long_size is not None else size if size < _UNKNOWN_SIZE else held

@@ -68,9 +68,9 @@ class Server:
         """The first snapshot without a job or a row."""
         return self.wait_for(idle)
 
-    def replica_pids(self) -> list[int]:
-        """Processes of its replicas, found by the title Ray gives them."""
-        title = f"ray::ServeReplica:{self.name}:Replica".encode()
+    def replica_pids(self, deployment: str = "Replica") -> list[int]:
+        """Processes of its replicas, or of another deployment's, found by the title Ray gives them."""
+        title = f"ray::ServeReplica:{self.name}:{deployment}".encode()
         pids = []
         for folder in Path("/proc").iterdir():
             if folder.name.isdecimal():
@@ -83,6 +83,12 @@ class Server:
         """What the application's processes logged as errors so far."""
         files = self.logs.glob(f"replica_{self.name}_*.log")
         return [line for file in files for line in file.read_text().splitlines() if line.startswith("ERROR")]
+
+    def forgotten_errors(self) -> list[str]:
+        """What any process said of exceptions that nobody has asked for."""
+        lines = [line for file in self.logs.parent.rglob("*") if file.is_file()
+                 for line in file.read_text(errors="replace").splitlines()]  # fmt: skip
+        return [line for line in lines if "exception was never retrieved" in line]
 
     def speak(self, **body: Any) -> httpx.Response:
         """POST a speech request and read the whole answer, which is WAV unless the body says otherwise."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
@@ -117,6 +118,30 @@ def test_a_killed_replica_breaks_its_streams_and_is_replaced(mortal: Server) -> 
         with pytest.raises(httpx.RemoteProtocolError):
             list(parts)
     wait_for_a_new_replica(mortal)
+
+
+def test_a_killed_router_says_that_the_request_can_be_repeated(mortal: Server) -> None:
+    with ThreadPoolExecutor(1) as thread:
+        call = thread.submit(mortal.speak, input="whole, and lost @patches=200@", retry_badcase_ratio_threshold=100.0)
+        mortal.wait_for(lambda snapshot: snapshot.record.batch.rows == 1)
+        for pid in mortal.replica_pids("Router"):
+            os.kill(pid, signal.SIGKILL)
+        answer = call.result()
+    assert (answer.status_code, answer.json()["error"]["code"]) == (503, "unavailable")
+    assert "send the request again" in answer.json()["error"]["message"]
+    assert answer.headers["retry-after"]
+    wait_for_a_new_replica(mortal)
+
+
+@pytest.mark.parametrize("name", ["x-request-id", "serve_multiplexed_model_id", "x-request-timeout-seconds"])
+def test_headers_that_the_proxy_cannot_read_are_refused(server: Server, name: str) -> None:
+    answer = httpx.get(f"{server.url}/v1/models", headers=[(name.encode(), b"caf\xe9")])
+    assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_value")
+    assert name in answer.json()["error"]["message"]
+
+
+def test_a_blank_request_id_is_replaced(server: Server) -> None:
+    assert httpx.get(f"{server.url}/v1/models", headers={"x-request-id": ""}).headers["x-request-id"].strip()
 
 
 def test_the_proxys_own_errors_have_the_shape_of_all_others(serve_url: str, server: Server) -> None:

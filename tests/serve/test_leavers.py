@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -37,6 +38,36 @@ def quiet(server: Server) -> Any:
     assert server.error_lines() == errors
     answer = server.speak(input="the next one @patches=4@")
     assert answer.status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "media_type", "beginning"),
+    [
+        ("/v1/audio/speech", "application/json", b'{"input": "'),
+        (
+            "/v1/audio/voices",
+            "multipart/form-data; boundary=x",
+            b"--x\r\ncontent-disposition: form-data; name=name\r\n",
+        ),
+    ],
+)
+async def test_those_who_leave_while_they_send_a_body_leave_no_trace(
+    quiet: Server, path: str, media_type: str, beginning: bytes
+) -> None:
+    address = urlsplit(quiet.url)
+    head = f"POST {address.path}{path} HTTP/1.1\r\nhost: x\r\ncontent-type: {media_type}\r\n"
+    before = quiet.forgotten_errors()
+    for stay_s in (0.0, 0.01, 0.05, 0.2) * 10:
+        _, writer = await asyncio.open_connection(address.hostname, address.port)
+        writer.write(f"{head}content-length: 9000\r\n\r\n".encode() + beginning)
+        await writer.drain()
+        await asyncio.sleep(stay_s)
+        writer.close()
+        await writer.wait_closed()
+    # Python complains of an exception when its future is collected, which the answers to others bring about.
+    for _ in range(20):
+        assert (await asyncio.to_thread(quiet.speak, input="meanwhile @patches=4@")).status_code == 200
+    assert quiet.forgotten_errors() == before
 
 
 def finished(snapshot: Any) -> int:

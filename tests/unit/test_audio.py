@@ -225,6 +225,15 @@ def test_absurd_headers_are_refused(rate_hz: int, channels: int) -> None:
         decode(data)
 
 
+@pytest.mark.parametrize("channels", [0, 9, 1025, 65_535])
+def test_a_number_of_channels_that_is_refused_is_named(channels: int) -> None:
+    """Decoders call what they do not take "0 channels"."""
+    data = struct.pack("<4sI4s4sIHHIIHH4sI", b"RIFF", 36 + 40_000, b"WAVE", b"fmt ", 16, 1, channels, 16_000,
+                       32_000, 2 * channels % 65_536, 16, b"data", 40_000) + bytes(40_000)  # fmt: skip
+    with pytest.raises(BadAudio, match=f"has {channels} channels; 1 to 8 are accepted"):
+        decode(data)
+
+
 def test_the_error_names_the_field() -> None:
     with pytest.raises(BadAudio) as caught:
         decode_recording(b"nothing", RATE, max_seconds=1, param="ref_audio")

@@ -24,7 +24,7 @@ from voxr_ray.serve.answers import Answers
 from voxr_ray.serve.http_errors import UnknownField, body_of, from_validation
 from voxr_ray.serve.output import SpokenFile, usage
 from voxr_ray.serve.speech import SpeechService
-from voxr_ray.serve.speech_body import SpeechBody
+from voxr_ray.serve.speech_body import SpeechBody, refuse_repeats
 
 _log = logging.getLogger(__name__)
 
@@ -59,6 +59,7 @@ def parse_batch(body: bytes, settings: Settings) -> list[bytes]:
         batch = BatchBody.model_validate_json(body)
     except ValidationError as error:
         raise from_validation(error) from error
+    refuse_repeats(body)
     shared = batch.model_extra or {}
     for name in shared:
         if name in _STREAMING | {"input"}:

@@ -10,12 +10,18 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from ray.exceptions import ActorDiedError, TaskCancelledError
 from starlette.requests import ClientDisconnect, Request
 
 from voxr_ray.errors import Cancelled, Overloaded
 from voxr_ray.serve.http_errors import BodyTooLarge, RequestTimeout
 
 _RETRY_AFTER_S = 1.0
+
+LEFT = (ClientDisconnect, TaskCancelledError, ActorDiedError)
+"""What reading a body raises when its caller leaves. Serve cancels the call that fetches the body from its proxy and
+the request itself at one time: where the call is first, its error arrives here, and would leave as a failure that
+nobody waits for any more. A proxy that died took its callers with it."""
 
 
 class Bodies:
@@ -65,7 +71,7 @@ class Bodies:
                                 retry_after_s=_RETRY_AFTER_S,
                             )
                         body += part
-            except ClientDisconnect as error:
+            except LEFT as error:
                 raise Cancelled("the caller left while sending the body") from error
             except TimeoutError as error:
                 raise RequestTimeout("the body did not arrive within the time a request may take") from error

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fastapi import FastAPI, Request
@@ -16,6 +16,7 @@ from fastapi.responses import JSONResponse
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.exceptions import HTTPException
+from starlette.routing import Match
 
 from voxr_ray.errors import (
     BadAudio,
@@ -163,21 +164,40 @@ def error_table() -> list[tuple[int, str, str]]:
     return sorted(rows | {(status, _CALLER, code) for status, code in _HTTP_CODES.items()})
 
 
-def from_validation(error: ValidationError) -> RequestError:
-    """The refusal that says what pydantic found first."""
+def from_validation(
+    error: ValidationError, what: str = "the body", skip: int = 0, names: Mapping[str, str] = _HTTP_NAMES
+) -> RequestError:
+    """The refusal that says what pydantic found first.
+
+    Args:
+        error: What it found.
+        what: What was read.
+        skip: Places of it that are no field's name.
+        names: Fields that the caller knows by another name.
+    """
     first: ErrorDetails = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
-        return InvalidRequest(f"the body is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
-    if not first["loc"]:
+        return InvalidRequest(f"{what} is not valid JSON: {first['msg'].removeprefix('Invalid JSON: ')}")
+    place = first["loc"][skip:]
+    if not place:
         return InvalidRequest(first["msg"].removeprefix("Value error, "))
-    param = str(first["loc"][0])
+    param = str(place[0])
     if first["type"] == "extra_forbidden":
         return UnknownField(f"unknown field {param[:80]!r}", param=param[:80])
-    param = _HTTP_NAMES.get(param, param)
+    param = names.get(param, param)
     if first["type"] == "missing":
         return InvalidRequest(f"{param} is missing", param=param)
     shown = "" if isinstance(first["input"], dict | list) else f" (given: {repr(first['input'])[:60]})"
     return InvalidRequest(f"{param}: {first['msg'].removeprefix('Value error, ')}{shown}", param=param)
+
+
+def _allowed(app: FastAPI, request: Request) -> str:
+    """The methods of a path. Several routes may share it, and the one that refused names its own alone."""
+    found: set[str] = set()
+    for route in app.routes:
+        if route.matches(request.scope)[0] is not Match.NONE:
+            found |= getattr(route, "methods", None) or set()
+    return ", ".join(sorted(found))
 
 
 def install(app: FastAPI, count: Callable[[int, str], None]) -> None:
@@ -199,7 +219,8 @@ def install(app: FastAPI, count: Callable[[int, str], None]) -> None:
             code = _HTTP_CODES.get(error.status_code, "http_error")
             count(error.status_code, code)
             body = error_body(f"{request.method} {request.url.path}: {error.detail}", kind, None, code)
-            return JSONResponse(body, error.status_code, error.headers)
+            headers = {"Allow": _allowed(app, request)} if error.status_code == 405 else error.headers
+            return JSONResponse(body, error.status_code, headers)
         if not isinstance(error, StreamBroken):  # that one is no answer, and was counted where it broke
             count(500, "internal_error")
         # Starlette raises it again once this is sent, so Serve logs the traceback.

@@ -20,7 +20,7 @@ from voxr_ray.messages import Prompt, Recording, Reference, SynthRequest
 from voxr_ray.serve.defaults import RENDER_FIELDS
 from voxr_ray.serve.http_errors import UnknownModel, from_validation
 from voxr_ray.serve.remote import AudioLink, link_of
-from voxr_ray.serve.speech_body import STREAM_FORMATS, SpeechBody
+from voxr_ray.serve.speech_body import STREAM_FORMATS, SpeechBody, refuse_repeats
 from voxr_ray.serve.spelling import LANGUAGES, Language, can_spell, check_spelling, is_installed
 from voxr_ray.serve.text import compose, is_speakable
 from voxr_ray.serve.voice_names import DEFAULT_VOICE, key_of
@@ -116,6 +116,7 @@ def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
         fields = SpeechBody.model_validate_json(body)
     except ValidationError as error:
         raise from_validation(error) from error
+    refuse_repeats(body)
     if fields.model is not None and fields.model not in settings.model_names:
         raise unknown_model(fields.model, settings)
     _check_text(fields.input, "input", settings)
@@ -137,6 +138,7 @@ def parse_speech(body: bytes, settings: Settings, request_id: str) -> Speech:
                 "instructions cannot steer a continuation: leave out the transcript (ref_text or prompt_text) or them",
                 param="instructions",
             )
+    _check_lengths(fields)
     own = {name: getattr(fields, name) for name in RENDER_FIELDS}
     chosen = {name: getattr(settings, name) if value is None else value for name, value in own.items()}
     try:
@@ -212,6 +214,16 @@ def _check_retries(fields: SpeechBody, stream: bool) -> None:
     if fields.retry_badcase_max_times is not None and (stream or fields.retry_badcase is False):
         raise InvalidRequest("retry_badcase_max_times has no effect without retries (stream, or retry_badcase = false)",
                              param="retry_badcase_max_times")  # fmt: skip
+
+
+def _check_lengths(fields: SpeechBody) -> None:
+    """A least length beyond the greatest has no effect. One alone may do so beside the other one's setting."""
+    if fields.min_len is not None and fields.max_len is not None and fields.min_len + 2 > fields.max_len:
+        raise InvalidRequest(
+            f"max_len is {fields.max_len}, below min_len + 2 = {fields.min_len + 2}, the shortest take: raise it, or "
+            "lower min_len",
+            param="max_len",
+        )
 
 
 def _normalize(fields: SpeechBody, settings: Settings) -> bool | Language:

@@ -18,6 +18,7 @@ from voxr_ray.serve.batch import answer_batch
 from voxr_ray.serve.bodies import Bodies
 from voxr_ray.serve.http_errors import UnsupportedMediaType, install
 from voxr_ray.serve.http_schema import unknown_model
+from voxr_ray.serve.logs import request_id_of
 from voxr_ray.serve.page_http import add_board_route, add_page_routes
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.voices_http import add_voice_routes
@@ -54,14 +55,14 @@ def build_http_app(speech: SpeechService) -> FastAPI:
         """Speak a text."""
         deadline = begin(request)
         async with bodies.read(request, deadline) as body:
-            return await answers.answer(body, request_id_of(request), deadline)
+            return await answers.answer(body, request_id_of(request.headers), deadline)
 
     @app.post("/v1/audio/speech/batch", **openapi.BATCH)
     async def create_batch(request: Request) -> Response:
         """Speak many texts: one result or error for each, in their order."""
         deadline = begin(request)
         async with bodies.read(request, deadline) as body:
-            return await answer_batch(answers, body, request_id_of(request), deadline)
+            return await answer_batch(answers, body, request_id_of(request.headers), deadline)
 
     @app.get("/v1/models", **openapi.MODELS)
     async def list_models() -> dict[str, Any]:
@@ -95,15 +96,13 @@ def build_http_app(speech: SpeechService) -> FastAPI:
             raise UnsupportedMediaType(f"content-type is {media_type[:60]!r}; application/json is needed")
         return asyncio.get_running_loop().time() + settings.request_timeout_s
 
-    def request_id_of(request: Request) -> str:
-        return request.headers.get("x-request-id", "")[:128]
-
     async def model_card(name: str) -> dict[str, Any]:
         info = await speech.info()
         card = {"id": name, "object": "model", "created": started_s, "owned_by": "voxr_ray",
                 "sample_rate": info.spec.sample_rate_hz}  # fmt: skip
         return card if info.notice is None else card | {"notice": info.notice}
 
+    app.add_api_route("/health", health, methods=["HEAD"], include_in_schema=False)
     add_voice_routes(app, speech.voices, settings.request_timeout_s)
     add_session_route(app, speech)
     add_board_route(app, speech.board)

@@ -8,6 +8,8 @@ failures drown in it, while this project's own lines are shown nowhere.
 from __future__ import annotations
 
 import logging
+import uuid
+from collections.abc import Mapping
 
 from voxr_ray.errors import Cancelled, Overloaded, RequestError
 from voxr_ray.serve.responses import StreamBroken
@@ -15,6 +17,7 @@ from voxr_ray.serve.responses import StreamBroken
 _ANSWERS = (RequestError, Overloaded, Cancelled)
 _SERVE_LOGGER = "ray.serve"
 _OWN_LOGGER = "voxr_ray"
+_MOST_ID = 128
 
 
 class _AnswersAreNoFailures(logging.Filter):
@@ -34,6 +37,11 @@ class _AnswersAreNoFailures(logging.Filter):
             record.msg, record.args = "Stream broken: %s", (error,)
             record.exc_info = record.exc_text = None
         return True
+
+
+def request_id_of(headers: Mapping[str, str]) -> str:
+    """The id that follows a request through the logs: the caller's, or a new one where that is missing or blank."""
+    return headers.get("x-request-id", "").strip()[:_MOST_ID] or uuid.uuid4().hex
 
 
 def set_up_logs() -> None:

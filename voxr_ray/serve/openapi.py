@@ -324,7 +324,9 @@ class DescribedApp(FastAPI):
     """
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(title="voxr_ray", description="VoxCPM2 text-to-speech", **options)
+        # The pages FastAPI has for a description load scripts from elsewhere.
+        pages = {"docs_url": None, "redoc_url": None}
+        super().__init__(title="voxr_ray", description="VoxCPM2 text-to-speech", **(pages | options))
 
     def openapi(self) -> dict[str, Any]:
         """The description, without the answers that FastAPI assumes and this server never gives."""

@@ -5,11 +5,13 @@ What they mean together is :mod:`voxr_ray.serve.http_schema`'s matter.
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat
 
 from voxr_ray.encode import SAMPLE_RATES_HZ, AudioFormat
+from voxr_ray.errors import InvalidRequest
 from voxr_ray.serve.spelling import LANGUAGES
 
 STREAM_FORMATS = ("audio", "sse")
@@ -18,6 +20,26 @@ STREAM_FORMATS = ("audio", "sse")
 def _shown(**schema: Any) -> Any:
     """Limits that the description of a field shows; they are checked elsewhere, with messages of their own."""
     return Field(json_schema_extra=schema)
+
+
+def refuse_repeats(body: bytes | str) -> None:
+    """Refuse JSON in which an object has a name twice: which of the values is meant, readers do not agree on.
+
+    Args:
+        body: Valid JSON.
+
+    Raises:
+        InvalidRequest: A name is repeated.
+    """
+
+    def check(pairs: list[tuple[str, Any]]) -> None:
+        seen: set[str] = set()
+        for name, _ in pairs:
+            if name in seen:
+                raise InvalidRequest(f"{name[:80]} is given twice", param=name[:80])
+            seen.add(name)
+
+    json.loads(body, object_pairs_hook=check, parse_int=str)  # numbers of any length
 
 
 def _voice_name(value: Any) -> Any:
@@ -70,9 +92,9 @@ class SpeechBody(BaseModel):
     inference_timesteps: int | None = None
     """Euler steps a patch, 2 to 100."""
     min_len: int | None = None
-    """Patch index above which a stop counts."""
+    """Patch index above which a stop counts, in each part of a long text. At least 2 below ``max_len``."""
     max_len: int | None = None
-    """Most patches of a take."""
+    """Most patches of a take: of each part of a long text, not of all of it."""
     retry_badcase: bool | None = None
     """Make suspiciously long takes again. Not when streaming."""
     retry_badcase_max_times: int | None = None

@@ -13,10 +13,10 @@ from typing import Any
 from fastapi import FastAPI, Request
 from starlette.datastructures import FormData, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
-from starlette.requests import ClientDisconnect
 
 from voxr_ray.errors import BadAudio, Cancelled, InvalidRequest
 from voxr_ray.serve import openapi
+from voxr_ray.serve.bodies import LEFT
 from voxr_ray.serve.http_errors import BodyTooLarge, RequestTimeout, UnsupportedMediaType
 from voxr_ray.serve.values import VoiceInfo
 from voxr_ray.serve.voice_names import DEFAULT_VOICE
@@ -24,6 +24,7 @@ from voxr_ray.serve.voice_store import MAX_VOICE_BYTES
 from voxr_ray.serve.voices import Voices
 
 _AT_ONCE = 8
+_MOST_PARTS = 16
 _MAX_BODY_BYTES = MAX_VOICE_BYTES + 64 * 1024
 _TEXTS = ("name", "ref_text", "consent")
 _FILE = "audio_sample"
@@ -89,10 +90,13 @@ async def _read_form(request: Request) -> tuple[dict[str, str], bytes]:
                 raise _too_large()
             yield part
 
-    parser = MultiPartParser(request.headers, bounded(), max_files=1, max_fields=len(_TEXTS), max_part_size=64 * 1024)
+    # Its refusals name no field, those below do; what it holds is bounded above.
+    parser = MultiPartParser(
+        request.headers, bounded(), max_files=_MOST_PARTS, max_fields=_MOST_PARTS, max_part_size=_MAX_BODY_BYTES
+    )
     try:
         form = await parser.parse()
-    except ClientDisconnect as error:
+    except LEFT as error:
         raise Cancelled("the caller left while sending the recording") from error
     except (MultiPartException, KeyError, UnicodeDecodeError) as error:
         reason = getattr(error, "message", "") or "it is damaged"

@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket, WebSocketDisconnect
 from voxr_ray.encode import AudioFormat
 from voxr_ray.errors import InvalidRequest, TooLarge, VoxrError
 from voxr_ray.serve.http_errors import RequestTimeout
+from voxr_ray.serve.logs import request_id_of
 from voxr_ray.serve.speech import SpeechService
 from voxr_ray.serve.split import SentenceBuffer
 from voxr_ray.serve.ws_flow import Flow
@@ -54,7 +55,7 @@ class Session:
         self._socket = websocket
         self._speech = speech
         self._settings = speech.settings
-        self._request_id = websocket.headers.get("x-request-id", "")[:128]
+        self._request_id = request_id_of(websocket.headers)
         self._flow = Flow(self._settings.ws_lead_seconds)
         self._speaker = Speaker(speech, self._flow, self._send)
         self._buffer = SentenceBuffer(self._settings.max_part_chars)

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from voxr_ray.config import Settings
 from voxr_ray.errors import InvalidRequest, TooLarge, VoxrError
 from voxr_ray.serve.http_errors import code_of, from_validation
+from voxr_ray.serve.speech_body import refuse_repeats
 
 _NOT_IN_A_SESSION = ("input", "stream", "stream_format", "sample_rate")
 _DEFAULT_FORMAT = "wav"
@@ -92,7 +93,7 @@ def parse_message(text: str, settings: Settings) -> Config | Text | Flush | Done
         raise TooLarge(f"the message has {len(text)} characters; at most {settings.max_body_bytes} are accepted")
     adapter: TypeAdapter[Config | Text | Flush | Done | Cancel | Read] = TypeAdapter(Message)
     try:
-        return adapter.validate_json(text)
+        message = adapter.validate_json(text)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         if first["type"].startswith("union_tag"):
@@ -101,10 +102,10 @@ def parse_message(text: str, settings: Settings) -> Config | Text | Flush | Done
                 "audio.read",
                 param="type",
             ) from error
-        if len(first["loc"]) > 1:  # the first place is the message's type
-            param = str(first["loc"][1])[:80]
-            raise InvalidRequest(f"{param}: {first['msg']}", param=param) from error
-        raise from_validation(error) from error
+        # The first place is the message's type.
+        raise from_validation(error, "the message", skip=1, names={}) from error
+    refuse_repeats(text)
+    return message
 
 
 def error_message(error: VoxrError, sentence_index: int | None = None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 
 import pytest
+from ray.exceptions import ActorDiedError, TaskCancelledError
 from starlette.requests import Request
 
 from voxr_ray.errors import Cancelled, Overloaded
@@ -17,12 +18,21 @@ class Caller:
     """Sends a body when the test says so."""
 
     def __init__(self, declared: int | None = None) -> None:
-        self._messages: asyncio.Queue[dict[str, object]] = asyncio.Queue()
+        self._messages: asyncio.Queue[dict[str, object] | Exception] = asyncio.Queue()
         headers = [] if declared is None else [(b"content-length", str(declared).encode())]
-        self.request = Request({"type": "http", "method": "POST", "headers": headers}, self._messages.get)
+        self.request = Request({"type": "http", "method": "POST", "headers": headers}, self._receive)
 
     def send(self, part: bytes, *, more: bool = False) -> None:
         self._messages.put_nowait({"type": "http.request", "body": part, "more_body": more})
+
+    async def _receive(self) -> dict[str, object]:
+        message = await self._messages.get()
+        if isinstance(message, Exception):
+            raise message
+        return message
+
+    def fail(self, error: Exception) -> None:
+        self._messages.put_nowait(error)
 
     def leave(self) -> None:
         self._messages.put_nowait({"type": "http.disconnect"})
@@ -81,6 +91,17 @@ async def test_a_caller_who_leaves_or_dawdles_holds_nothing(bodies: Bodies) -> N
     dawdler.send(b"123", more=True)
     with pytest.raises(RequestTimeout):
         async with bodies.read(dawdler.request, asyncio.get_running_loop().time()):
+            pass
+
+
+@pytest.mark.parametrize("error", [TaskCancelledError(), ActorDiedError()], ids=lambda error: type(error).__name__)
+async def test_one_whose_proxy_gives_up_has_left(bodies: Bodies, error: Exception) -> None:
+    """Serve cancels the fetch of a body together with its request; the fetch may notice first."""
+    caller = Caller()
+    caller.send(b"123", more=True)
+    caller.fail(error)
+    with pytest.raises(Cancelled):
+        async with bodies.read(caller.request, soon()):
             pass
 
 

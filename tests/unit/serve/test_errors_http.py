@@ -19,7 +19,7 @@ from voxr_ray import errors
 from voxr_ray.errors import EngineError, Overloaded, ReplicaLost, Unavailable, VoxrError
 from voxr_ray.serve import transport
 from voxr_ray.serve.http_errors import UnknownField, error_response, status_of
-from voxr_ray.serve.logs import set_up_logs
+from voxr_ray.serve.logs import request_id_of, set_up_logs
 from voxr_ray.serve.responses import StreamBroken
 from voxr_ray.serve.transport import Replicas, translate
 
@@ -211,6 +211,14 @@ class TestTransport:
         with pytest.raises(expected):
             await target.call("m")
         assert response.cancelled == 2
+
+
+def test_a_request_has_an_id_that_is_its_own() -> None:
+    assert request_id_of({"x-request-id": " mine "}) == "mine"
+    assert request_id_of({"x-request-id": "x" * 500}) == "x" * 128
+    drawn = {request_id_of(headers) for headers in ({}, {"x-request-id": ""}, {"x-request-id": "  "})}
+    assert len(drawn) == 3
+    assert all(drawn)
 
 
 def test_refusals_are_one_line_in_the_log_and_failures_a_traceback() -> None:

@@ -253,6 +253,8 @@ async def test_a_body_over_the_limit_is_refused_however_it_is_sent() -> None:
         ({"stream": True, "retry_badcase": True}, "retry_badcase"),
         ({"stream": True, "retry_badcase_max_times": 2}, "retry_badcase_max_times"),
         ({"retry_badcase": False, "retry_badcase_max_times": 2}, "retry_badcase_max_times"),
+        ({"min_len": 50, "max_len": 5}, "max_len"),
+        ({"min_len": 7, "max_len": 8}, "max_len"),
         ({"ref_audio": clip(0.05)}, "ref_audio"),
         ({"ref_audio": clip(), "prompt_audio": clip(0.05), "prompt_text": "said"}, "prompt_audio"),
     ],
@@ -372,6 +374,59 @@ async def test_unknown_paths_and_methods_have_the_same_shape(local: LocalServer)
     answer = await local.client.get("/v1/audio/speech")
     assert refusal(answer, 405)["code"] == "method_not_allowed"
     assert answer.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("PUT", "/v1/audio/voices", "GET, POST"),
+        ("GET", "/v1/audio/voices/alice", "DELETE"),
+        ("POST", "/health", "GET, HEAD"),
+        ("PATCH", "/v1/models/a/b", "GET"),
+        ("POST", "/", "GET, HEAD"),
+    ],
+)
+async def test_a_refused_method_hears_of_all_the_path_knows(
+    local: LocalServer, method: str, path: str, allowed: str
+) -> None:
+    answer = await local.client.request(method, path)
+    assert refusal(answer, 405)["code"] == "method_not_allowed"
+    assert answer.headers["allow"] == allowed
+
+
+async def test_probes_may_ask_for_the_head_alone(local: LocalServer) -> None:
+    assert (await local.client.head("/health")).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/docs", "/redoc", "/docs/oauth2-redirect"])
+async def test_no_page_is_served_that_loads_from_elsewhere(local: LocalServer, path: str) -> None:
+    refusal(await local.client.get(path), 404)
+    assert (await local.client.get("/openapi.json")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b'{"input": "One.", "input": "Two."}', "input"),
+        (b'{"input": "One.", "seed": 1, "\\u0073eed": 1}', "seed"),
+        (b'{"input": "One.", "voice": {"id": "a", "id": "b"}}', "id"),
+    ],
+)
+async def test_a_field_that_is_given_twice_is_refused(local: LocalServer, body: bytes, param: str) -> None:
+    batch = b'{"items": [' + body + b"]}"
+    for path, content in (("/v1/audio/speech", body), ("/v1/audio/speech/batch", batch)):
+        answer = await local.client.post(path, content=content, headers={"content-type": "application/json"})
+        error = refusal(answer)
+        assert (error["param"], error["message"]) == (param, f"{param} is given twice")
+    assert (await local.counts()).submitted == 0
+
+
+async def test_lengths_are_compared_only_where_both_are_given(local: LocalServer) -> None:
+    error = refusal(await local.speak(input="fine", min_len=50, max_len=5))
+    assert "5" in error["message"]
+    assert "52" in error["message"]
+    assert (await local.speak(input="fine @patches=2@", max_len=1)).status_code == 200
+    assert (await local.speak(input="fine @patches=2@", min_len=3, max_len=5)).status_code == 200
 
 
 async def test_models_are_listed_and_found(local: LocalServer) -> None:

@@ -258,6 +258,9 @@ async def test_what_cannot_be_used_is_not_stored(local: LocalServer, folder: Pat
         ({"name": ["a", "b"]}, {"audio_sample": recording()}, "name"),
         ({"name": "a", "audio_sample": "text"}, {"x": b""}, "audio_sample"),
         ({"audio_sample": "text"}, {"name": b"a"}, "audio_sample"),
+        ({"name": "a", "ref_text": "x" * 70_000}, {"audio_sample": recording()}, "ref_text"),
+        ({}, {"name": b"a", "audio_sample": recording()}, "name"),
+        ({"name": "a", "ref_text": "x", "consent": "y", "speaker": "z"}, {"audio_sample": recording()}, "speaker"),
     ],
 )
 async def test_a_bad_form_is_refused_by_field(
@@ -268,6 +271,13 @@ async def test_a_bad_form_is_refused_by_field(
         "/v1/audio/voices", data=fields, files=parts if files else {"consent": (None, "x")}
     )
     assert refusal(answer)["param"] == param
+    assert not folder.exists()
+
+
+async def test_two_recordings_are_refused_by_field(local: LocalServer, folder: Path) -> None:
+    files = [("audio_sample", (name, recording())) for name in ("a.wav", "b.wav")]
+    error = refusal(await local.client.post("/v1/audio/voices", data={"name": "a"}, files=files))
+    assert (error["param"], error["message"]) == ("audio_sample", "audio_sample is given twice")
     assert not folder.exists()
 
 

@@ -320,6 +320,22 @@ class TestBadMessages:
             assert (await socket.error())["param"] == param
             await self.works(socket)
 
+    @pytest.mark.parametrize(
+        ("message", "words"),
+        [
+            ("no json", "the message is not valid JSON"),
+            ('{"type": "input.text", "text": "a", "more": 1}', "unknown field 'more'"),
+            ('{"type": "session.config", "more": 1}', "unknown field 'more'"),
+            ('{"type": "input.text"}', "text is missing"),
+            ('{"type": "input.text", "text": "a", "text": "b"}', "text is given twice"),
+            ('{"type": "session.config", "seed": 1, "seed": 2}', "seed is given twice"),
+        ],
+    )
+    async def test_is_refused_in_the_words_of_a_request(self, local: LocalServer, message: str, words: str) -> None:
+        async with connected(local) as socket:
+            socket.raw(message)
+            assert (await socket.error())["message"].startswith(words)
+
     @pytest.mark.parametrize("field", sorted(set(BAD_VALUES) - {"input", "stream", "stream_format"}))
     async def test_every_field_is_checked_as_in_a_request(self, local: LocalServer, field: str) -> None:
         async with connected(local) as socket:
