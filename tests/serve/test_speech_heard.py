@@ -7,6 +7,8 @@ import signal
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,8 +21,8 @@ from training.recognize import Recognizer
 
 TIMEOUT_S = 240.0
 WIDTH = 16
-HEARD_WORDS_WRONG = 0.45
-"""Largest share of words that may be lost of so few sentences; a hundred gave 0.19 (docs/default-voice.md)."""
+HEARD_WORDS_WRONG = 0.25
+"""Largest share of words that may be lost of so few sentences; 500 takes gave 0.105 (docs/default-voice.md)."""
 
 SENTENCES = (
     "the train leaves at nine on tuesday",
@@ -80,10 +82,15 @@ def alone(speaking: Server) -> list[np.ndarray]:
     return [samples_of(ask(speaking, text).content) for text in SENTENCES]
 
 
-def test_seven_is_heard_of_seven_small_boats(speaking: Server, ear: Recognizer) -> None:
-    """The listener's sentences have no small boats, and the voice is not clear enough to make up for that yet."""
-    answer = ask(speaking, "seven small boats")
-    assert ear(samples_of(answer.content)).split()[0] == "seven"
+def test_seven_small_boats(speaking: Server, tmp_path: Path) -> None:
+    """Told from 539 other phrases, but for the last word, of which the voice has only the first sound right."""
+    numbers = ("two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
+    kinds = ("small", "big", "red", "blue", "old", "new")
+    things = ("boats", "birds", "dogs", "cats", "trees", "houses", "books", "trains", "doors", "girls")
+    ear = Recognizer(tmp_path, [" ".join(words) for words in product(numbers, kinds, things)])
+    heard = ear(samples_of(ask(speaking, "seven small boats").content)).split()
+    assert heard[:2] == ["seven", "small"]
+    assert heard[2].startswith("b")
 
 
 def test_what_is_said_is_understood(alone: list[np.ndarray], ear: Recognizer) -> None:
