@@ -101,9 +101,9 @@ def test_from_another_app(speech: Server, tmp_path: Path) -> None:
 
 
 def test_object_refs(speech: Server, tmp_path: Path) -> None:
-    lines = run("object_refs.py", tmp_path, speech.name).splitlines()
-    assert len(lines) == 3
-    assert all(line.endswith("dB") for line in lines)
+    printed = run("object_refs.py", tmp_path, speech.name)
+    lines = [line for line in printed.splitlines() if line.endswith(" dB")]  # Ray may have something to say as well
+    assert [line.partition(":")[0] for line in lines] == ["One text.", "Another one.", "And a third."], printed
 
 
 def test_ray_data(speech: Server, tmp_path: Path) -> None:
