@@ -217,11 +217,13 @@ def _check_retries(fields: SpeechBody, stream: bool) -> None:
 
 
 def _check_lengths(fields: SpeechBody) -> None:
-    """A least length beyond the greatest has no effect. One alone may do so beside the other one's setting."""
-    if fields.min_len is not None and fields.max_len is not None and fields.min_len + 2 > fields.max_len:
+    """A least length beyond the greatest has no effect; equal ones give takes of one length.
+
+    One alone may be beyond the other one's setting.
+    """
+    if fields.min_len is not None and fields.max_len is not None and fields.min_len > fields.max_len:
         raise InvalidRequest(
-            f"max_len is {fields.max_len}, below min_len + 2 = {fields.min_len + 2}, the shortest take: raise it, or "
-            "lower min_len",
+            f"max_len is {fields.max_len}, below min_len, which is {fields.min_len}: raise it, or lower min_len",
             param="max_len",
         )
 

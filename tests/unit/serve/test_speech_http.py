@@ -254,7 +254,7 @@ async def test_a_body_over_the_limit_is_refused_however_it_is_sent() -> None:
         ({"stream": True, "retry_badcase_max_times": 2}, "retry_badcase_max_times"),
         ({"retry_badcase": False, "retry_badcase_max_times": 2}, "retry_badcase_max_times"),
         ({"min_len": 50, "max_len": 5}, "max_len"),
-        ({"min_len": 7, "max_len": 8}, "max_len"),
+        ({"min_len": 8, "max_len": 7}, "max_len"),
         ({"ref_audio": clip(0.05)}, "ref_audio"),
         ({"ref_audio": clip(), "prompt_audio": clip(0.05), "prompt_text": "said"}, "prompt_audio"),
     ],
@@ -424,9 +424,9 @@ async def test_a_field_that_is_given_twice_is_refused(local: LocalServer, body: 
 async def test_lengths_are_compared_only_where_both_are_given(local: LocalServer) -> None:
     error = refusal(await local.speak(input="fine", min_len=50, max_len=5))
     assert "5" in error["message"]
-    assert "52" in error["message"]
+    assert "50" in error["message"]
     assert (await local.speak(input="fine @patches=2@", max_len=1)).status_code == 200
-    assert (await local.speak(input="fine @patches=2@", min_len=3, max_len=5)).status_code == 200
+    assert (await local.speak(input="fine @patches=2@", min_len=5, max_len=5)).status_code == 200
 
 
 async def test_models_are_listed_and_found(local: LocalServer) -> None:
