@@ -18,7 +18,8 @@ PAGES = ("README.md", "docs/handles.md", "docs/index.md", "docs/page.md", "docs/
 """Those whose examples are complete programs; docs/http.md has a test beside the unit tests of HTTP."""
 
 _BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
-_INSTALLS = "pip install"
+_ELSEWHERE = ("pip install", "voxr-ray ")
+"""What a fresh environment is for, and what has a test beside the unit tests of the command."""
 
 
 def examples() -> list[tuple[str, str, str]]:
@@ -26,7 +27,7 @@ def examples() -> list[tuple[str, str, str]]:
         (name, language, code)
         for name in PAGES
         for language, code in _BLOCK.findall((ROOT / name).read_text())
-        if not code.startswith(_INSTALLS)  # what a fresh environment is for
+        if not code.startswith(_ELSEWHERE)
     ]
 
 

@@ -8,7 +8,9 @@ comment beside its replacement says what goes wrong.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import torch
@@ -24,6 +26,9 @@ MIN_ROWS_HALF = 8
 NARROW_OUTPUTS, MIN_ROWS_NARROW = 16, 16
 """Rows of a product with at most so many outputs: with fewer, MKL shares products of exactly sixteen outputs out among
 threads by another rule (seen on a processor without AVX-512), and the bits depend on the number of threads."""
+
+MOST_ROWS_AMX = 32
+"""Rows of a product in bfloat16 on a processor with AMX: oneDNN takes another order of summation beyond them."""
 
 BLOCK_ROWS = 64
 """Rows of every matrix product on a GPU, where the kernel is chosen by the number of rows at every size."""
@@ -42,6 +47,13 @@ def can_pack(dtype: torch.dtype) -> bool:
         return False
     mkldnn: Any = torch.ops.mkldnn
     return dtype == torch.float32 or (dtype == torch.bfloat16 and bool(mkldnn._is_mkldnn_bf16_supported()))
+
+
+@cache
+def most_rows(dtype: torch.dtype) -> int:
+    """Rows that a matrix product may have on this CPU; more are multiplied in several."""
+    narrow = dtype != torch.float32 and torch.cpu._is_amx_tile_supported()
+    return MOST_ROWS_AMX if narrow else sys.maxsize
 
 
 class Linear(nn.Module):
@@ -98,8 +110,11 @@ class Linear(nn.Module):
         if x.is_cuda:
             out = self.multiply_in_blocks(rows, BLOCK_ROWS)[:count]
         else:
-            least = self._least_rows(x.dtype)
-            out = self._multiply(self._filled(rows, least))[:count] if count < least else self._multiply(rows)
+            most = most_rows(x.dtype)
+            if count <= most:
+                out = self._multiply_few(rows)
+            else:
+                out = torch.cat([self._multiply_few(part) for part in torch.split(rows, most)])
         return out if flat else out.view(*x.shape[:-1], self.outputs)
 
     def multiply_in_blocks(self, rows: Tensor, block: int) -> Tensor:
@@ -118,6 +133,10 @@ class Linear(nn.Module):
         if self.outputs <= NARROW_OUTPUTS:
             return MIN_ROWS_NARROW
         return MIN_ROWS_FLOAT32 if dtype == torch.float32 else MIN_ROWS_HALF
+
+    def _multiply_few(self, rows: Tensor) -> Tensor:
+        least, count = self._least_rows(rows.dtype), rows.shape[0]
+        return self._multiply(self._filled(rows, least))[:count] if count < least else self._multiply(rows)
 
     def _filled(self, rows: Tensor, least: int) -> Tensor:
         if self._filler is None or len(self._filler) < least:

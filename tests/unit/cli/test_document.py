@@ -1,4 +1,4 @@
-"""docs/cli.md says what the command does: every example runs, every option and exit code is listed."""
+"""docs/cli.md says what the command does: every example runs, and the README's; every option and code is listed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,12 @@ from voxr_ray.cli.main import cli
 from voxr_ray.cli.outputs import SUFFIXES
 
 DOCUMENT = (command.ROOT / "docs" / "cli.md").read_text("utf-8")
-BLOCKS = re.findall(r"^```bash\n(.*?)^```", DOCUMENT, re.MULTILINE | re.DOTALL)
+README = (command.ROOT / "README.md").read_text("utf-8")
+BLOCKS = [
+    block
+    for block in re.findall(r"^```bash\n(.*?)^```", DOCUMENT + README, re.MULTILINE | re.DOTALL)
+    if "voxr-ray" in block
+]
 
 
 @pytest.fixture
