@@ -64,8 +64,8 @@ def voices_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def deploy(serve_url: str, ray_folder: Path, voices_folder: Path) -> Callable[..., Server]:
-    """Deploy an application on the fake model: ``deploy(name, model={...}, max_batch=2)``, or on another one."""
+def deploy_to_the_end(serve_url: str, ray_folder: Path, voices_folder: Path) -> Callable[..., Server]:
+    """As ``deploy``, and the application stays for all tests."""
     from ray import serve
 
     from voxr_ray.app import build_app
@@ -92,6 +92,25 @@ def deploy(serve_url: str, ray_folder: Path, voices_folder: Path) -> Callable[..
 
 
 @pytest.fixture(scope="module")
+def deploy(deploy_to_the_end: Callable[..., Server]) -> Iterator[Callable[..., Server]]:
+    """Deploy an application on the fake model: ``deploy(name, model={...}, max_batch=2)``, or on another one.
+
+    It goes with its module: an idle application takes a tenth of a core for reports and health checks.
+    """
+    from ray import serve
+
+    names: set[str] = set()
+
+    def run(name: str, **arguments: Any) -> Server:
+        names.add(name)
+        return deploy_to_the_end(name, **arguments)
+
+    yield run
+    for name in sorted(names & set(serve.status().applications)):
+        serve.delete(name, _blocking=False)
+
+
+@pytest.fixture(scope="module")
 def start(serve_url: str, ray_folder: Path) -> Iterator[Callable[..., Server]]:
     """Deploy the application as ``serve run voxr_ray:app`` would, with arguments."""
     from ray import serve
@@ -112,6 +131,6 @@ def start(serve_url: str, ray_folder: Path) -> Iterator[Callable[..., Server]]:
 
 
 @pytest.fixture(scope="session")
-def server(deploy: Callable[..., Server]) -> Server:
+def server(deploy_to_the_end: Callable[..., Server]) -> Server:
     """Two slots, two places in the queue, steps of five milliseconds: small enough to fill."""
-    return deploy("main", model={"delays": {"step": 0.005}}, max_batch=2, max_queue=2)
+    return deploy_to_the_end("main", model={"delays": {"step": 0.005}}, max_batch=2, max_queue=2)

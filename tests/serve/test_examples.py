@@ -106,6 +106,7 @@ def test_object_refs(speech: Server, tmp_path: Path) -> None:
     assert [line.partition(":")[0] for line in lines] == ["One text.", "Another one.", "And a third."], printed
 
 
+@pytest.mark.slow
 def test_ray_data(speech: Server, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow.parquet")
     import pyarrow.parquet

@@ -174,6 +174,7 @@ def test_a_redeploy_during_a_stream_loses_no_sample(trio: Server, deploy: Callab
     wait_for_replicas(trio, 3, gone=before)
 
 
+@pytest.mark.slow
 def test_replicas_removed_in_a_hurry_cost_no_client_anything(trio: Server, deploy: Callable[..., Server]) -> None:
     """Half a second for answers of six: what the old replicas cannot finish goes on at the new ones."""
     before = wait_for_replicas(trio, 3)

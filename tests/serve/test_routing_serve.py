@@ -20,11 +20,8 @@ ENDLESS = "a text that would take very long to speak " * 20 + "@patches=never@"
 @pytest.fixture(scope="module")
 def fleet(deploy: Any) -> Any:
     """Three replicas of two slots and two places in the queue."""
-    from ray import serve
-
-    yield deploy("fleet", model={"delays": {"step": 0.01}}, num_replicas=REPLICAS, max_batch=WIDTH, max_queue=QUEUE,
-                 retry_badcase=False)  # fmt: skip
-    serve.delete("fleet")
+    return deploy("fleet", model={"delays": {"step": 0.01}}, num_replicas=REPLICAS, max_batch=WIDTH, max_queue=QUEUE,
+                  retry_badcase=False)  # fmt: skip
 
 
 def records(fleet: Server) -> list[Any]:
@@ -131,11 +128,8 @@ async def test_nobody_is_refused_while_any_replica_has_room(fleet: Server) -> No
 @pytest.fixture(scope="module")
 def pair(deploy: Any) -> Any:
     """Two routers that never talk, and three replicas."""
-    from ray import serve
-
-    yield deploy("pair", model={"delays": {"step": 0.01}}, num_replicas=REPLICAS, max_batch=WIDTH, max_queue=QUEUE,
+    return deploy("pair", model={"delays": {"step": 0.01}}, num_replicas=REPLICAS, max_batch=WIDTH, max_queue=QUEUE,
                  router_replicas=2, retry_badcase=False)  # fmt: skip
-    serve.delete("pair")
 
 
 async def test_routers_choose_the_same_idle_replica_for_a_sampler(pair: Server) -> None:
