@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from voxr_ray.config import Settings
 from voxr_ray.messages import SynthRequest
 
@@ -24,6 +22,5 @@ def completed(request: SynthRequest, settings: Settings) -> SynthRequest:
 
     What was said is known also of a request that was pickled: one that names the class's own default means it.
     """
-    fields = {*RENDER_FIELDS, "normalize"} - request.model_fields_set
-    unsaid: dict[str, Any] = {name: getattr(settings, name) for name in fields}
-    return request.model_copy(update={name: value for name, value in unsaid.items() if value != getattr(request, name)})
+    unsaid = {*RENDER_FIELDS, "normalize"} - request.model_fields_set
+    return request.model_copy(update={name: getattr(settings, name) for name in unsaid})

@@ -41,7 +41,6 @@ class Router:
 
     def __init__(self, settings: Settings, replicas: DeploymentHandle[Any], library: DeploymentHandle[Any]) -> None:
         set_up_logs()
-        self._settings = settings
         metrics = RouterMetrics()
         self._publisher = Publisher(metrics.publish)
         self._speech = SpeechService(settings, RoutedReplicas(replicas), Voices(Replicas(library)), metrics)
@@ -63,7 +62,7 @@ class Router:
         Raises:
             VoxrError: The request was refused, or its render failed.
         """
-        return await self._speech.render(completed(request, self._settings))
+        return await self._speech.render(completed(request, self._speech.settings))
 
     async def synthesize_stream(self, request: SynthRequest) -> AsyncGenerator[AudioChunk, None]:
         """Render one utterance and yield its audio while it is made; call with ``options(stream=True)``.
@@ -79,7 +78,7 @@ class Router:
         Raises:
             VoxrError: The request was refused, or its render failed.
         """
-        async with aclosing(self._speech.render_stream(completed(request, self._settings))) as chunks:
+        async with aclosing(self._speech.render_stream(completed(request, self._speech.settings))) as chunks:
             async for chunk in chunks:
                 yield chunk
 
@@ -95,7 +94,7 @@ class Router:
         Raises:
             TooLarge: There are more than a batch may hold.
         """
-        return await synthesize_batch(self._speech, [completed(request, self._settings) for request in requests])
+        return await synthesize_batch(self._speech, [completed(request, self._speech.settings) for request in requests])
 
     async def encode_reference(self, audio: bytes) -> Reference:
         """Encode a recording as a voice that any replica can speak with.

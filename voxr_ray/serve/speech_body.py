@@ -92,7 +92,7 @@ class SpeechBody(BaseModel):
     inference_timesteps: int | None = None
     """Euler steps a patch, 2 to 100."""
     min_len: int | None = None
-    """Patch index above which a stop counts, in each part of a long text. At least 2 below ``max_len``."""
+    """Patch index above which a stop counts, in each part of a long text. Not above ``max_len``."""
     max_len: int | None = None
     """Most patches of a take: of each part of a long text, not of all of it."""
     retry_badcase: bool | None = None

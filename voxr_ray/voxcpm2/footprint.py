@@ -88,7 +88,7 @@ class Footprint:
 
     def _beside(self, rows: int) -> int:
         """Everything else, with so many slots used; one of them is prefilled at a time, outside its lane."""
-        return self.process + rows * self.work + self.graphs + (self.lane)
+        return self.process + rows * self.work + self.graphs + self.lane
 
     def __str__(self) -> str:
         held = f"{gib(self.weights)} for weights and {gib(self.slot)} for each of {self.lanes} slots"

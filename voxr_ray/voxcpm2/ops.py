@@ -109,12 +109,11 @@ class Linear(nn.Module):
         count = rows.shape[0]
         if x.is_cuda:
             out = self.multiply_in_blocks(rows, BLOCK_ROWS)[:count]
+        elif count > (most := most_rows(x.dtype)):
+            out = self.multiply_in_blocks(rows, most)[:count]
         else:
-            most = most_rows(x.dtype)
-            if count <= most:
-                out = self._multiply_few(rows)
-            else:
-                out = torch.cat([self._multiply_few(part) for part in torch.split(rows, most)])
+            least = self._least_rows(x.dtype)
+            out = self._multiply(self._filled(rows, least))[:count] if count < least else self._multiply(rows)
         return out if flat else out.view(*x.shape[:-1], self.outputs)
 
     def multiply_in_blocks(self, rows: Tensor, block: int) -> Tensor:
@@ -133,10 +132,6 @@ class Linear(nn.Module):
         if self.outputs <= NARROW_OUTPUTS:
             return MIN_ROWS_NARROW
         return MIN_ROWS_FLOAT32 if dtype == torch.float32 else MIN_ROWS_HALF
-
-    def _multiply_few(self, rows: Tensor) -> Tensor:
-        least, count = self._least_rows(rows.dtype), rows.shape[0]
-        return self._multiply(self._filled(rows, least))[:count] if count < least else self._multiply(rows)
 
     def _filled(self, rows: Tensor, least: int) -> Tensor:
         if self._filler is None or len(self._filler) < least:

@@ -113,7 +113,8 @@ def with_size(settings: Settings, folder: Path) -> Settings:
             settings.continuous_capacity,
         )
         return settings
-    has = int(whole * min(1.0, _number(settings.replica_options.get("num_gpus"), 1.0))) // sharers(settings)
+    replicas = sharers(settings)
+    has = int(whole * min(1.0, _number(settings.replica_options.get("num_gpus"), 1.0))) // replicas
     sizes = Sizes.of(CheckpointFiles.find(folder).config, device=settings.device, dtype=settings.dtype)
     wanted: dict[str, Any] = {
         "device": settings.device,
@@ -124,7 +125,7 @@ def with_size(settings: Settings, folder: Path) -> Settings:
     try:
         size = choose_size(sizes, has=has, **wanted)
     except ConfigurationError:
-        if sharers(settings) == 1:
+        if replicas == 1:
             raise
         # Not all of them run here, then.
         size = choose_size(sizes, has=whole, **wanted)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,17 @@ def ok(*arguments: object, **options: Any) -> Result:
     result = run(*arguments, **options)
     assert result.exit_code == 0, result.output
     return result
+
+
+def interrupt_in_part_two(process: subprocess.Popen[bytes], timeout_s: float) -> str:
+    """Press Ctrl-C once the second part of a text is under way; gives what it says from then on."""
+    seen = b""
+    while b"part 2/" not in seen:
+        piece = process.stderr.read(1)  # type: ignore[union-attr]
+        assert piece, seen
+        seen += piece
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=timeout_s)[1].decode()
 
 
 @contextmanager

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import io
-import signal
 from pathlib import Path
 
 import httpx
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from tests.unit.cli.command import run, started
+from tests.unit.cli.command import interrupt_in_part_two, run, started
 from voxr_ray.cli.local import open_local
 from voxr_ray.cli.main import cli
 from voxr_ray.encode import AudioFormat, encode_whole
@@ -65,13 +64,7 @@ async def test_a_file_is_what_a_server_would_answer(tmp_path: Path) -> None:
 def test_ctrl_c_keeps_what_was_spoken(tmp_path: Path) -> None:
     (tmp_path / "book.txt").write_text(BOOK * 20, "utf-8")
     with started("say", tmp_path / "book.txt", "-o", tmp_path / "book.wav", "--steps", 2, "--progress") as process:
-        seen = b""
-        while b"part 2/" not in seen:
-            piece = process.stderr.read(1)  # type: ignore[union-attr]
-            assert piece, seen
-            seen += piece
-        process.send_signal(signal.SIGINT)
-        rest = process.communicate(timeout=120)[1].decode()
+        rest = interrupt_in_part_two(process, 120)
     assert process.returncode == 130
     assert "Traceback" not in rest
     assert "stopped after" in rest

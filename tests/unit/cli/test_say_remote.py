@@ -6,7 +6,6 @@ import base64
 import http.server
 import io
 import json
-import signal
 import sys
 import threading
 from pathlib import Path
@@ -19,7 +18,7 @@ import soundfile
 
 from tests.fakes.solo import render_alone
 from tests.playback import MAGIC, decode
-from tests.unit.cli.command import ok, run, started
+from tests.unit.cli.command import interrupt_in_part_two, ok, run, started
 from tests.unit.serve.serving import running
 from tests.unit.serve.voice_files import recording
 from voxr_ray.audio import pcm16_bytes, to_pcm16
@@ -201,13 +200,7 @@ def test_ctrl_c_keeps_what_was_spoken(tmp_path: Path) -> None:
     with running({}, delays={"step": 0.01}) as (address, _):
         arguments = ["say", tmp_path / "book.txt", "-o", tmp_path / "book.wav", "--url", f"http://{address}"]
         with started(*arguments, "--progress") as process:
-            seen = b""
-            while b"part 2/" not in seen:
-                piece = process.stderr.read(1)  # type: ignore[union-attr]
-                assert piece, seen
-                seen += piece
-            process.send_signal(signal.SIGINT)
-            rest = process.communicate(timeout=60)[1].decode()
+            rest = interrupt_in_part_two(process, 60)
         assert process.returncode == 130
         assert "Traceback" not in rest
         assert "stopped after 1 of" in rest
