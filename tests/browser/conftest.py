@@ -32,9 +32,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("browser")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
-    """A running browser."""
+    """A running browser.
+
+    It goes with its module: Playwright keeps an event loop running in this thread, beside which no
+    other test could run one.
+    """
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: pip install '.[browser]'"
     )
