@@ -104,6 +104,14 @@ def test_light_imports_stay_light(statement: str, forbidden: list[str]) -> None:
     load_alone(statement, forbidden)
 
 
+def test_loading_a_checkpoint_does_not_load_a_compiler() -> None:
+    load_alone(
+        "from voxr_ray.voxcpm2.hub import default_checkpoint; from voxr_ray.voxcpm2.loader import load_slot_model; "
+        "load_slot_model(str(default_checkpoint()), device='cpu', dtype='float32', threads=1)",
+        ["torch._dynamo", "sympy"],
+    )
+
+
 def test_app_is_the_builder_however_it_is_imported() -> None:
     load_alone(
         "import types, voxr_ray.app; from voxr_ray.app import build_app; from voxr_ray import app; "

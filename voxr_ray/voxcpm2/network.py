@@ -169,7 +169,7 @@ class VoxCPM2(nn.Module):
         return hidden, self.residual_lm.step(fused, residual_cache, positions, mask)
 
     def pack(self) -> None:
-        """Prepare every layer that gains from it for inference on this CPU."""
+        """Prepare every layer that gains from it for inference on this CPU; a stack before its layers."""
         for module in self.modules():
-            if isinstance(module, Linear | RMSNorm | Snake):
+            if isinstance(module, Stack | Linear | RMSNorm | Snake):
                 module.pack()

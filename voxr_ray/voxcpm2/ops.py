@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -183,6 +183,16 @@ class RMSNorm(nn.Module):
         factor = length.square_().mul_(1.0 / size).add_(self.eps).rsqrt_()
         normed: Tensor = (wide * factor).to(x.dtype).mul_(self.weight)
         return normed
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """``torch.cat`` along the first axis; parts on the meta device give the shape alone.
+
+    For that shape torch would load its compiler, which takes a second of every start.
+    """
+    if not parts[0].is_meta:
+        return torch.cat(tuple(parts))
+    return parts[0].new_empty(sum(len(part) for part in parts), *parts[0].shape[1:])
 
 
 def widened(x: Tensor) -> Tensor:

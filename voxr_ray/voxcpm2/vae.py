@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from voxr_ray.voxcpm2.config import VAEConfig
-from voxr_ray.voxcpm2.ops import Linear
+from voxr_ray.voxcpm2.ops import Linear, joined
 
 State: TypeAlias = list[Tensor]
 """Tails of all stages of an encoder or decoder: one ``(rows, tail, channels)`` tensor per stage."""
@@ -205,7 +205,7 @@ class Upsample(Stage):
         """Take a transposed convolution's weight ``(inputs, outputs, 2 * stride)`` and bias."""
         # Output r of an input frame takes tap r of that frame and tap r + stride of the frame before it.
         now, before = weight[:, :, : self.stride], weight[:, :, self.stride :]
-        taps = torch.cat((before, now), dim=0).permute(2, 1, 0)
+        taps = joined((before, now)).permute(2, 1, 0)
         self.linear.weight = nn.Parameter(taps.reshape(self.stride * self.outputs, -1).contiguous())
         self.linear.bias = nn.Parameter(bias.repeat(self.stride))
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from voxr_ray.voxcpm2.config import ModelConfig, VAEConfig
 from voxr_ray.voxcpm2.local import LocDiT, LocEnc, TimeMLP
 from voxr_ray.voxcpm2.network import VoxCPM2
-from voxr_ray.voxcpm2.ops import Linear, RMSNorm
+from voxr_ray.voxcpm2.ops import Linear, RMSNorm, joined
 from voxr_ray.voxcpm2.stack import Stack
 from voxr_ray.voxcpm2.vae import (
     AudioVAE,
@@ -106,7 +106,7 @@ def _load_norm(norm: RMSNorm, source: Source, name: str) -> None:
 def _load_fused(linear: Linear, source: Source, names: dict[str, int]) -> None:
     """One linear layer from several that read the same input, given by name and number of outputs."""
     parts = [source.take(f"{name}.weight", (outputs, linear.inputs)) for name, outputs in names.items()]
-    linear.weight = _parameter(torch.cat(parts))
+    linear.weight = _parameter(joined(parts))
 
 
 def _load_stack(stack: Stack, source: Source, prefix: str) -> None:
@@ -197,7 +197,8 @@ def _take_conv(source: Source, name: str, shape: tuple[int, ...], outputs: int |
     bias = source.take(f"{name}.bias", (outputs or shape[0],))
     gain = source.take(f"{name}.weight_g", (shape[0], 1, 1))
     direction = source.take(f"{name}.weight_v", shape)
-    return torch._weight_norm(direction, gain, 0), bias
+    # On the meta device the compiler would be loaded for it, and the shape is known.
+    return direction if direction.is_meta else torch._weight_norm(direction, gain, 0), bias
 
 
 def _load_conv(stage: Conv | DepthwiseConv, source: Source, name: str) -> None:

@@ -15,13 +15,13 @@ from torch.profiler import ProfilerActivity, profile
 from tests.checkpoints import variant_config, write_checkpoint
 from voxr_ray.messages import SynthRequest
 from voxr_ray.voxcpm2.loader import load_slot_model
-from voxr_ray.voxcpm2.slot_model import VoxCPM2SlotModel
+from voxr_ray.voxcpm2.slot_model import DECODE_ROWS, VoxCPM2SlotModel
 
 REQUEST = SynthRequest(text="Guard.")
 
-PER_DIT_LAYER = 120
-PER_LM_LAYER = 160
-PER_STEP = 250
+PER_DIT_LAYER = 100
+PER_LM_LAYER = 140
+PER_STEP = 220
 PER_DECODER_STAGE = 60
 """Operators allowed, nested ones included, some above what was counted when this was written."""
 
@@ -74,9 +74,9 @@ def test_operators_do_not_grow_with_the_rows(model: VoxCPM2SlotModel) -> None:
 def test_operators_of_a_decode(model: VoxCPM2SlotModel) -> None:
     model.decode(range(16))
     model.step(16, REQUEST.sampler)
-    stages = len(model._network.audio_vae.decoder.stages)
+    stages = len(model._network.audio_vae.decoder.stages) * 16 // DECODE_ROWS
     counted = operators(lambda: model.decode(range(16)))
-    assert counted <= stages * PER_DECODER_STAGE, f"{counted} operators in {stages} stages"
+    assert counted <= stages * PER_DECODER_STAGE, f"{counted} operators in {stages} runs of a stage"
 
 
 def test_sixteen_rows_cost_far_less_than_sixteen_steps(model: VoxCPM2SlotModel) -> None:
