@@ -46,7 +46,7 @@ def ratios(ours: Found, theirs: Found, *, name: str, inverse: bool = False) -> f
 def own_command(arguments: argparse.Namespace, path: str, threads: int, rows: list[int]) -> list[str]:
     command = [sys.executable, "-m", "benchmarks.own_worker", path, "--threads", str(threads)]
     command += ["--dtype", arguments.dtype, "--device", arguments.device, "--max-batch", str(max(rows))]
-    return command
+    return [*command, "--pieces-per-cycle", str(arguments.pieces_per_cycle)]
 
 
 def official_command(arguments: argparse.Namespace, path: str, threads: int) -> list[str]:
@@ -91,6 +91,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--pieces-per-cycle", type=int, default=2, help="pieces of seating between two steps")
     parser.add_argument("--against", choices=["voxcpm"], help="take turns with the official package")
     parser.add_argument("--oracle-python", default=sys.executable, help="a Python that has it")
     parser.add_argument("--official-dtype", help="its dtype, if not ours")

@@ -77,11 +77,16 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--capacity", type=int, default=1024)
     parser.add_argument("--max-batch", type=int, default=32)
+    parser.add_argument("--pieces-per-cycle", type=int, default=EngineOptions().pieces_per_cycle)
     arguments = parser.parse_args()
     from voxr_ray.voxcpm2.loader import load_slot_model
 
     options = EngineOptions(
-        max_batch=arguments.max_batch, continuous_capacity=arguments.capacity, record_steps=100_000, max_queue=256
+        max_batch=arguments.max_batch,
+        continuous_capacity=arguments.capacity,
+        record_steps=100_000,
+        max_queue=256,
+        pieces_per_cycle=arguments.pieces_per_cycle,
     )
     load = partial(
         load_slot_model,

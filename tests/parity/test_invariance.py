@@ -66,7 +66,7 @@ def requests(reference_data: Path) -> list[SynthRequest]:
     return made
 
 
-@pytest.fixture(params=["float32", "bfloat16"])
+@pytest.fixture(params=["float32", pytest.param("bfloat16", marks=pytest.mark.slow)])
 def dtype(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 

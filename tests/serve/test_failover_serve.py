@@ -163,6 +163,7 @@ def test_handles_do_not_notice_either(trio: Server) -> None:
     wait_for_replicas(trio, 3, gone=[killed])
 
 
+@pytest.mark.slow
 def test_a_redeploy_during_a_stream_loses_no_sample(trio: Server, deploy: Callable[..., Server]) -> None:
     """V8: routers and replicas are replaced, and both let their answers finish."""
     before = wait_for_replicas(trio, 3)

@@ -81,6 +81,7 @@ def test_the_largest_upload_arrives(voiced: Server) -> None:
     assert voiced.speak(input=TEXT, seed=1, voice="large").content == with_field(voiced, file.getvalue())
 
 
+@pytest.mark.slow
 def test_a_restart_keeps_the_voices(deploy: Any, voices_folder: Path) -> None:
     from ray import serve
 
