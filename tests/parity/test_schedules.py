@@ -2,8 +2,8 @@
 
 Requests of every mode arrive, leave, stream or wait, are taken again, meet strangers' samplers and encodes, in float32
 and bfloat16, on one and two threads, at random widths, piece counts and chunk sizes. Every survivor must have the bytes
-of its render alone, and nothing may be left. ``EQUALITY_SCHEDULES=500`` runs as many of each kind, from number
-``EQUALITY_FIRST`` on.
+of its render alone, and nothing may be left. ``EQUALITY_SCHEDULES=500 pytest -m ""`` runs as many of each kind,
+from number ``EQUALITY_FIRST`` on; all but the first are marked ``slow``.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ def models(request: pytest.FixtureRequest, reference_data: Path) -> Iterator[tup
     torch.set_num_threads(threads)
 
 
-@pytest.mark.parametrize("number", range(FIRST, FIRST + COUNT))
+@pytest.mark.parametrize(
+    "number", [FIRST, *(pytest.param(number, marks=pytest.mark.slow) for number in range(FIRST + 1, FIRST + COUNT))]
+)
 def test_every_survivor_of_a_schedule_equals_its_solo_render(
     models: tuple[VoxCPM2SlotModel, Alone], recordings: list[np.ndarray], number: int
 ) -> None:

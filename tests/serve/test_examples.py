@@ -95,6 +95,7 @@ def test_clone_a_voice(speech: Server, tmp_path: Path) -> None:
     assert seconds(tmp_path / "stored.flac") > 0.05
 
 
+@pytest.mark.slow
 def test_from_another_app(speech: Server, tmp_path: Path) -> None:
     run("from_another_app.py", tmp_path, speech.name)
     assert seconds(tmp_path / "train.mp3") > 0.05

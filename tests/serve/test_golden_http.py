@@ -121,8 +121,8 @@ def test_two_samplers_share_a_replica(golden: Server) -> None:
             "input": f"Request number {index} has something to say.",
             "seed": index,
             "inference_timesteps": 4 + 4 * (index % 2),
-            "min_len": 30,
-            "max_len": 30,
+            "min_len": 14,
+            "max_len": 14,
             "response_format": "pcm",
         }
         for index in range(16)
