@@ -90,7 +90,7 @@ def settings(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Sett
 
 def ports() -> Iterator[Finding]:
     """Whether the ports are free that a server takes."""
-    if _is_free(_SERVE_PORT):
+    if is_free(_SERVE_PORT):
         yield Finding(State.OK, f"port {_SERVE_PORT} is free")
     else:
         yield Finding(
@@ -100,13 +100,14 @@ def ports() -> Iterator[Finding]:
             "serve.yaml shows how",
         )
     for port, (what, then) in _OTHER_PORTS.items():
-        if _is_free(port):
+        if is_free(port):
             yield Finding(State.OK, f"port {port} is free")
         else:
             yield Finding(State.NOTE, f"port {port}, of {what}, is taken", then)
 
 
-def _is_free(port: int) -> bool:
+def is_free(port: int) -> bool:
+    """Whether a server could listen on a port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # connections that linger do no harm
         try:

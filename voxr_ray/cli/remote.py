@@ -20,13 +20,16 @@ if TYPE_CHECKING:
     import httpx
     import numpy as np
 
-PART_CHARS = 1500
-"""Longest text of one request: well below what a server accepts unless it is told otherwise, and soon spoken."""
+PART_WEIGHT = 750
+"""Weight of one request's text, some 300 letters and twenty seconds of speech: what an interruption costs at most, and how
+often one hears how far it is."""
 
 _FALLBACK_HZ = 24_000
 """Rate of OpenAI's raw samples, for servers whose headers do not name one."""
 
-_ANCHOR_SECONDS = 10
+_LEAST_ANCHOR_SECONDS, _ANCHOR_SECONDS = 0.1, 10
+"""Servers refuse references shorter than the first."""
+
 _SEED_STRIDE = 10**6
 _SEEDS = 2**32
 _PATIENCE_S = 300.0
@@ -57,7 +60,7 @@ class RemoteSpeaker:
         self._fields = fields
         if fields.get("voice", "default") == "default" and "ref_audio" not in fields:
             self._anchor = []
-        return parts_of(fields["input"], PART_CHARS) or [fields["input"]]
+        return parts_of(fields["input"], PART_WEIGHT) or [fields["input"]]
 
     async def speak(self, part: str, *, live: bool) -> AsyncGenerator[Sound, None]:
         """Speak the next part, when there is room for it."""
@@ -79,7 +82,7 @@ class RemoteSpeaker:
                 waited_s += wait_s
                 await asyncio.sleep(wait_s)
         self._spoken += 1
-        if self._anchor:
+        if self._anchor and sum(map(len, self._anchor)) >= _LEAST_ANCHOR_SECONDS * self._rate_hz:
             self._fields = {name: value for name, value in self._fields.items() if name != "voice"}
             self._fields["ref_audio"] = self._reference
             self._anchor = None

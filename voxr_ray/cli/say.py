@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from voxr_ray.cli.client import KEY_VARIABLE, key_option
-from voxr_ray.cli.outputs import FORMATS, PLAYERS, Output, choose_output
+from voxr_ray.cli.outputs import FORMATS, PLAYERS, SUFFIXES, Output, choose_output
 from voxr_ray.cli.speaker import Fields, Speaker
 from voxr_ray.cli.texts import read_text
 
@@ -60,7 +60,7 @@ def say(
     Without -o it is played while it is made, with the first of ffplay, paplay, aplay and play that is there.
 
     Settings of the engine may also come from VOXR_ variables, as a server's do. A long text is spoken part by part in
-    one voice; when it is interrupted, the file holds what was spoken until then.
+    one voice; when it is interrupted, the file holds the parts that were complete.
 
     \b
     voxr-ray say "Hello world."                                   play it
@@ -115,7 +115,7 @@ def _fields(text: str, voice: str | None, voice_text: str | None, options: dict[
     if voice_text is not None:
         raise click.UsageError("--voice-text needs --voice FILE, the recording it belongs to")
     if voice is not None:
-        if "/" in voice:
+        if "/" in voice or Path(voice).suffix.lower() in (*SUFFIXES, ".m4a", ".webm"):
             raise click.UsageError(f"--voice {voice}: there is no such file")
         fields["voice"] = voice
     return fields
