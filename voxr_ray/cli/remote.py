@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import numpy as np
 
 PART_WEIGHT = 750
-"""Weight of one request's text, some 300 letters and twenty seconds of speech: what an interruption costs at most, and how
-often one hears how far it is."""
+"""Weight of one request's text, some 300 letters and twenty seconds of speech: that much an interruption costs at most,
+and that often one hears how far it is."""
 
 _FALLBACK_HZ = 24_000
 """Rate of OpenAI's raw samples, for servers whose headers do not name one."""
