@@ -161,9 +161,10 @@ def find_shipped_voices(model: str) -> Path | None:
 
 def load_checkpoint(settings: Settings) -> SlotModel:
     """Load the model. Runs in a replica, possibly on a machine that has to download it first."""
-    from voxr_ray.voxcpm2.loader import load_slot_model
+    from voxr_ray.voxcpm2.loader import load_slot_model, usable_device
 
     folder = find_checkpoint(settings)
+    usable_device(settings.device)  # before its memory is asked for
     check_memory(settings, folder, free=True)
     return load_slot_model(
         str(folder),

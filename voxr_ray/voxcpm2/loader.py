@@ -48,7 +48,7 @@ def load_slot_model(
     """
     if threads is not None:
         torch.set_num_threads(threads)
-    place = _device(device)
+    place = usable_device(device)
     folder = Path(path)
     files = CheckpointFiles.find(folder)
     settings = load_settings(folder)
@@ -78,7 +78,12 @@ def _graphs(device: torch.device, inference_timesteps: int) -> GraphOptions | No
     return GraphOptions(cuda_capture(device), inference_timesteps=inference_timesteps)
 
 
-def _device(device: str) -> str:
+def usable_device(device: str) -> str:
+    """A device of this machine: the one that is named, or for ``auto`` a GPU where there is one.
+
+    Raises:
+        ConfigurationError: It is not there.
+    """
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -80,6 +80,15 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
     assert "VOXR_MAX_QUEUES is no setting" in result.stderr
 
 
+def test_a_gpu_that_is_not_there(tmp_path: Path) -> None:
+    if pytest.importorskip("torch").cuda.is_available():
+        pytest.skip("there is one")
+    done = run("say", "Hello.", "-o", tmp_path / "hello.wav", "--device", "cuda")
+    assert done.exit_code == 1
+    assert "device 'cuda' cannot be used" in done.stderr
+    assert not (tmp_path / "hello.wav").exists()
+
+
 def test_help_names_what_there_is() -> None:
     for name, command in cli.commands.items():
         text = run(name, "--help").stdout
