@@ -66,6 +66,8 @@ def reaching(url: str) -> Iterator[None]:
 
 def refusal(answer: httpx.Response) -> VoxrError:
     """The error that an answer stands for, once it is read."""
+    import httpx
+
     from voxr_ray.serve.http_errors import error_of
 
     try:
@@ -73,6 +75,8 @@ def refusal(answer: httpx.Response) -> VoxrError:
         message, code, param = str(told["message"]), told.get("code"), told.get("param")
     except (ValueError, KeyError, TypeError, AttributeError):
         message, code, param = f"{answer.status_code} {answer.reason_phrase}: {answer.text[:200]}", None, None
+        if answer.status_code == httpx.codes.NOT_FOUND:  # whoever answers there is another
+            message = f"{answer.url} is not there ({message}): does the address lack the server's route prefix?"
     after = answer.headers.get("retry-after", "")
     return error_of(
         answer.status_code, code, message, param=param, retry_after_s=float(after) if after.isdecimal() else None

@@ -119,6 +119,26 @@ def test_a_server_that_is_not_there(tmp_path: Path) -> None:
     assert run("say", "hi", "-o", tmp_path / "x.wav", "--url", "localhost:8000").exit_code == 2
 
 
+class Elsewhere(http.server.BaseHTTPRequestHandler):
+    """Something that is no speech server, such as Serve's proxy beside the prefix of the application."""
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.send_error(404)
+
+    def log_message(self, *_: object) -> None:
+        """Keep the output of the tests clean."""
+
+
+def test_a_prefix_that_was_forgotten(tmp_path: Path) -> None:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever).start()
+        result = run("say", "hi", "-o", tmp_path / "x.wav", "--url", f"http://127.0.0.1:{server.server_port}")
+        server.shutdown()
+    assert result.exit_code != 0
+    assert "route prefix" in result.stderr
+
+
 def test_the_key_comes_from_the_environment(tmp_path: Path) -> None:
     with running({"api_keys": ["a-key"]}) as (address, _):
         arguments = ["say", "hi", "-o", tmp_path / "x.wav", "--url", f"http://{address}/v1"]
