@@ -14,15 +14,21 @@ from typing import Any
 
 from packaging.requirements import Requirement
 
+from voxr_ray.cli.serve import PORT
 from voxr_ray.config import Settings
 from voxr_ray.errors import ConfigurationError
 
 _PACKAGE = "voxr_ray"
 _LEAST_PYTHON = (3, 11)
-_SERVE_PORT = 8000
 _OTHER_PORTS = {
-    8265: ("Ray's dashboard", "if that is a running Ray, serve joins it; otherwise the dashboard takes the next port"),
-    6379: ("the head of a Ray cluster", "if that is a running Ray, serve joins it; ray start --head needs --port"),
+    8265: (
+        "Ray's dashboard",
+        "if that is a cluster of ray start, serve joins it; otherwise the dashboard takes the next port",
+    ),
+    6379: (
+        "the head of a Ray cluster",
+        "if that is a cluster of ray start, serve joins it; ray start --head needs --port",
+    ),
 }
 
 
@@ -90,14 +96,14 @@ def settings(given: Mapping[str, Any], environ: Mapping[str, str]) -> tuple[Sett
 
 def ports() -> Iterator[Finding]:
     """Whether the ports are free that a server takes."""
-    if is_free(_SERVE_PORT):
-        yield Finding(State.OK, f"port {_SERVE_PORT} is free")
+    if is_free(PORT):
+        yield Finding(State.OK, f"port {PORT} is free")
     else:
         yield Finding(
             State.FAIL,
-            f"port {_SERVE_PORT} is taken",
+            f"port {PORT} is taken",
             "end what listens there, perhaps a server that runs already (serve shutdown), or serve on another port: "
-            "serve.yaml shows how",
+            "voxr-ray serve --port",
         )
     for port, (what, then) in _OTHER_PORTS.items():
         if is_free(port):

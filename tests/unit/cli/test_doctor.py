@@ -29,7 +29,7 @@ def _free_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ports that are free now stand in for the real ones, which a cluster beside this test may have."""
     with ExitStack() as stack:
         first, second, third = (stack.enter_context(listening()) for _ in range(3))
-    monkeypatch.setattr(checks, "_SERVE_PORT", first)
+    monkeypatch.setattr(checks, "PORT", first)
     dashboard, head = checks._OTHER_PORTS.values()
     monkeypatch.setattr(checks, "_OTHER_PORTS", {second: dashboard, third: head})
 
@@ -53,11 +53,11 @@ def test_a_machine_that_is_fine() -> None:
 
 
 def test_a_taken_port_stops_a_server() -> None:
-    with listening(checks._SERVE_PORT), listening(next(iter(checks._OTHER_PORTS))):
+    with listening(checks.PORT), listening(next(iter(checks._OTHER_PORTS))):
         result = run("doctor")
     found = lines(result)
     assert result.exit_code == 1
-    assert found["FAIL"] == [f"port {checks._SERVE_PORT} is taken"]
+    assert found["FAIL"] == [f"port {checks.PORT} is taken"]
     assert "Ray's dashboard" in found["note"][0]
 
 
