@@ -377,8 +377,9 @@ class TestClose:
             reply.result(0)
 
     def test_an_engine_nobody_closed_ends_its_thread_when_it_is_collected(self) -> None:
+        others = set(threading.enumerate())  # of engines of other tests, which may not be collected yet
         engine = Engine(make_fake_model).start()
-        (thread,) = (each for each in threading.enumerate() if each.name == "voxr-engine")
+        (thread,) = (each for each in threading.enumerate() if each.name == "voxr-engine" and each not in others)
         del engine
         gc.collect()
         thread.join(LONG_S)
