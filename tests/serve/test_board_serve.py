@@ -25,6 +25,7 @@ def board_until(server: Server, condition: Callable[[Any], bool]) -> Any:
         time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_the_board_shows_every_replica_and_counts_a_frozen_one(deploy: Callable[..., Server]) -> None:
     server = deploy("board", max_batch=2, num_replicas=2, health_check_period_s=60.0)
     board = board_until(server, lambda board: len(board["replicas"]) == 2)

@@ -133,6 +133,7 @@ def pair(deploy: Any) -> Any:
                  router_replicas=2, retry_badcase=False, routing_report_period_s=REPORT_S)  # fmt: skip
 
 
+@pytest.mark.slow
 async def test_routers_choose_the_same_idle_replica_for_a_sampler(pair: Server) -> None:
     """With every replica idle, each of twelve requests could go anywhere; nobody told the routers of each other's."""
     samplers = [1.0, 2.0, 3.0]
@@ -147,6 +148,7 @@ async def test_routers_choose_the_same_idle_replica_for_a_sampler(pair: Server) 
     assert total - together <= total / 12, f"more than one render went astray, for a report that came late: {shares}"
 
 
+@pytest.mark.slow
 async def test_two_routers_keep_samplers_apart_under_load(pair: Server) -> None:
     """What one router has sent the other learns of from reports a moment later: nobody is lost, and few are held.
 

@@ -36,7 +36,16 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> str:
     return str(folder)
 
 
-@pytest.mark.parametrize("block", BLOCKS, ids=lambda block: block[:40])
+def long(block: str) -> bool:
+    """Whether it speaks without a server: each command then loads the model for itself."""
+    return any("say " in line and "--url" not in line for line in block.splitlines())
+
+
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(each, marks=[pytest.mark.slow] if long(each) else []) for each in BLOCKS],
+    ids=lambda block: block[:40],
+)
 def test_every_example_runs(block: str, url: str, commands: str, tmp_path: Path) -> None:
     (tmp_path / "alice.wav").write_bytes(recording())
     (tmp_path / "book.txt").write_text("A sentence of a book that goes on and on. " * 60)
