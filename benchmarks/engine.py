@@ -23,6 +23,7 @@ from benchmarks.checkpoints import SIZES, checkpoint
 from benchmarks.tables import report
 from benchmarks.workers import Worker
 from voxr_ray.cli.tables import median
+from voxr_ray.engine.options import EngineOptions
 
 OFFICIAL = Path(__file__).with_name("official_worker.py")
 WARM_UP_PATCHES = 6
@@ -91,7 +92,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--dtype", default="float32")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--pieces-per-cycle", type=int, default=2, help="pieces of seating between two steps")
+    parser.add_argument(
+        "--pieces-per-cycle",
+        type=int,
+        default=EngineOptions().pieces_per_cycle,
+        help="pieces of seating between two steps",
+    )
     parser.add_argument("--against", choices=["voxcpm"], help="take turns with the official package")
     parser.add_argument("--oracle-python", default=sys.executable, help="a Python that has it")
     parser.add_argument("--official-dtype", help="its dtype, if not ours")

@@ -82,7 +82,7 @@ class RemoteSpeaker:
                 waited_s += wait_s
                 await asyncio.sleep(wait_s)
         self._spoken += 1
-        if self._anchor and sum(map(len, self._anchor)) >= _LEAST_ANCHOR_SECONDS * self._rate_hz:
+        if self._anchor and self._kept >= _LEAST_ANCHOR_SECONDS * self._rate_hz:
             self._fields = {name: value for name, value in self._fields.items() if name != "voice"}
             self._fields["ref_audio"] = self._reference
             self._anchor = None
@@ -110,8 +110,13 @@ class RemoteSpeaker:
                         yield Sound(samples, self._rate_hz, seed)
 
     def _keep(self, sound: Sound) -> None:
-        if self._anchor is not None and sum(map(len, self._anchor)) < _ANCHOR_SECONDS * sound.rate_hz:
+        if self._anchor is not None and self._kept < _ANCHOR_SECONDS * sound.rate_hz:
             self._anchor.append(sound.samples[: _ANCHOR_SECONDS * sound.rate_hz])
+
+    @property
+    def _kept(self) -> int:
+        """Samples of the anchor."""
+        return sum(map(len, self._anchor or ()))
 
     @property
     def _reference(self) -> str:

@@ -115,7 +115,9 @@ def _fields(text: str, voice: str | None, voice_text: str | None, options: dict[
     if voice_text is not None:
         raise click.UsageError("--voice-text needs --voice FILE, the recording it belongs to")
     if voice is not None:
-        if "/" in voice or Path(voice).suffix.lower() in (*SUFFIXES, ".m4a", ".webm"):
+        from voxr_ray.serve.voice_files import SUFFIXES as RECORDINGS
+
+        if "/" in voice or Path(voice).suffix.lower() in {*SUFFIXES, *RECORDINGS}:
             raise click.UsageError(f"--voice {voice}: there is no such file")
         fields["voice"] = voice
     return fields

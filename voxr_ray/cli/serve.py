@@ -60,12 +60,12 @@ def _check_port(port: int) -> None:
 
 def _start_serve(arguments: tuple[str, ...], host: str | None, port: int | None) -> None:
     """Start Serve where ``serve run`` has no option to say it; settings are checked first, as ``serve run`` does."""
-    from ray.serve.scripts import run
+    from ray.serve.scripts import convert_args_to_dict, run
 
     from voxr_ray.app import app
 
-    run.make_context("serve run", ["voxr_ray:app", *arguments])
-    app(dict(each.split("=", 1) for each in arguments if "=" in each and not each.startswith("-")))
+    context = run.make_context("serve run", ["voxr_ray:app", *arguments])
+    app(convert_args_to_dict(context.params["arguments"]))
     import ray
     from ray import serve as ray_serve
 

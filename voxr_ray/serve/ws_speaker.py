@@ -66,7 +66,7 @@ class Speaker:
         self._speech = speech
         self._flow = flow
         self._send = send
-        self._todo: deque[_Configure | _Say | _Finish | _Cancelled] = deque()
+        self._agenda: deque[_Configure | _Say | _Finish | _Cancelled] = deque()
         self._news = asyncio.Event()
         self._current: asyncio.Task[None] | None = None
         self._narrator: Narrator | None = None
@@ -78,17 +78,17 @@ class Speaker:
     @property
     def waiting(self) -> int:
         """Things that are still to be done."""
-        return len(self._todo)
+        return len(self._agenda)
 
     @property
     def waiting_chars(self) -> int:
         """Characters that are still to be spoken."""
-        return sum(len(each.sentence) for each in self._todo if isinstance(each, _Say))
+        return sum(len(each.sentence) for each in self._agenda if isinstance(each, _Say))
 
     @property
     def waits_for_configuration(self) -> bool:
         """Whether a configuration has been given that is not in force yet."""
-        return any(isinstance(each, _Configure) for each in self._todo)
+        return any(isinstance(each, _Configure) for each in self._agenda)
 
     def configure(self, config: Config, speech: Speech) -> None:
         """Use this from here on."""
@@ -105,7 +105,7 @@ class Speaker:
 
     def cancel(self) -> None:
         """Forget what waits, except a configuration, and stop what is being spoken."""
-        self._todo = deque(each for each in self._todo if isinstance(each, _Configure))
+        self._agenda = deque(each for each in self._agenda if isinstance(each, _Configure))
         self.stop()
         self._put(_Cancelled())
 
@@ -117,10 +117,10 @@ class Speaker:
     async def run(self, tasks: asyncio.TaskGroup) -> None:
         """Work until cancelled; sentences run as tasks of ``tasks``."""
         while True:
-            while not self._todo:
+            while not self._agenda:
                 self._news.clear()
                 await self._news.wait()
-            match self._todo.popleft():
+            match self._agenda.popleft():
                 case _Configure(config, speech):
                     await self._configure(config, speech)
                 case _Say(sentence) if self._narrator is not None:
@@ -137,7 +137,7 @@ class Speaker:
                     self._begin_anew()
 
     def _put(self, item: _Configure | _Say | _Finish | _Cancelled) -> None:
-        self._todo.append(item)
+        self._agenda.append(item)
         self._news.set()
 
     def _begin_anew(self) -> None:

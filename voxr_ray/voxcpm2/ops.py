@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -185,13 +185,13 @@ class RMSNorm(nn.Module):
         return normed
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
+def joined(parts: list[Tensor] | tuple[Tensor, ...]) -> Tensor:
     """``torch.cat`` along the first axis; parts on the meta device give the shape alone.
 
     For that shape torch would load its compiler, which takes a second of every start.
     """
     if not parts[0].is_meta:
-        return torch.cat(tuple(parts))
+        return torch.cat(parts)
     return parts[0].new_empty(sum(len(part) for part in parts), *parts[0].shape[1:])
 
 
