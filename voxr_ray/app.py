@@ -174,6 +174,7 @@ def load_checkpoint(settings: Settings) -> SlotModel:
         prefill_piece_positions=settings.prefill_piece_positions,
         encode_piece_patches=settings.encode_piece_patches,
         cuda_graphs=settings.cuda_graphs,
+        cpu_graphs=settings.cpu_graphs,
         inference_timesteps=settings.inference_timesteps,
     )
 

@@ -70,6 +70,8 @@ class Settings(BaseModel):
     """Type of the language model's weights. ``auto``: as the checkpoint says on GPUs, float32 on CPUs."""
     cuda_graphs: StrictBool = True
     """Whether steps are captured as CUDA graphs on GPUs, when a replica starts. Not yet measured on any GPU."""
+    cpu_graphs: StrictBool = True
+    """Whether a CPU repeats the operators of steps and decodes without Python, once they are recorded. Same bits."""
     threads: Annotated[Count, Field(ge=1, le=256)] | None = None
     """CPU threads of a replica on ``cpu``. Unset: one. Also the CPUs it reserves."""
 

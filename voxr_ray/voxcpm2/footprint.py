@@ -21,6 +21,7 @@ from voxr_ray.voxcpm2.graphs import count_graphs
 from voxr_ray.voxcpm2.lanes import LENGTH_STEP, round_up
 from voxr_ray.voxcpm2.noise import DRAWN_AHEAD
 from voxr_ray.voxcpm2.step_cost import FLOAT32, attention_copies, graph_nodes, lane_bytes_per_position, local_values
+from voxr_ray.voxcpm2.tape import MOST_TAPES
 from voxr_ray.voxcpm2.vae import AudioVAE
 from voxr_ray.voxcpm2.weights import tensor_table
 
@@ -32,6 +33,9 @@ CUDA_PROCESS_BYTES = 768 * 2**20
 
 GRAPH_NODE_BYTES = 4096
 """Device memory of one kernel of a captured graph. An estimate."""
+
+TAPE_LAYER_BYTES = 352 * 2**10
+"""Memory of one layer in a recorded step of the language models, as it was measured."""
 
 DECODED_PATCHES = 2
 """Patches of a row that a decode is counted for: the default chunk."""
@@ -50,7 +54,7 @@ class Footprint:
         kept: What the process holds of a full slot until it is answered: features of recordings, or audio.
         work: Of a step and a decode, for each slot.
         process: Of the process, before it loads anything.
-        graphs: Captured graphs.
+        graphs: Captured graphs, or recorded steps on a CPU.
         lanes: Slots.
         most_lanes: Lanes there are at a time, at most: while they widen, old and new ones.
         whole: Whether all lanes are there from the start.
@@ -167,10 +171,19 @@ class Sizes:
             kept=positions * max(patch, audio) if self.on_cpu else 0,
             work=self._work(positions, cache_size),
             process=CPU_PROCESS_BYTES if self.on_cpu else CUDA_PROCESS_BYTES,
-            graphs=count_graphs(width, positions) * graph_nodes(config) * GRAPH_NODE_BYTES if graphs else 0,
+            graphs=self._recorded() if self.on_cpu else self._captured(width, positions) if graphs else 0,
             most_lanes=most_lanes,
             whole=graphs,
         )
+
+    def _captured(self, width: int, positions: int) -> int:
+        return count_graphs(width, positions) * graph_nodes(self.config) * GRAPH_NODE_BYTES
+
+    def _recorded(self) -> int:
+        """Of the shapes that are kept, most are those of the language models: one for each 64 positions and width."""
+        config = self.config
+        stacks = (config.lm_config, config.residual_lm, config.encoder_lm)
+        return MOST_TAPES * sum(stack.num_hidden_layers for stack in stacks) * TAPE_LAYER_BYTES
 
     def _work(self, positions: int, cache_size: int) -> int:
         """Bytes a row needs while it is stepped or decoded, whichever is more; one layer is worked on at a time."""

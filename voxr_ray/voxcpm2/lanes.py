@@ -75,6 +75,17 @@ class Tensors:
     previous: Tensor
     decoder_state: State
 
+    def part(self, rows: slice) -> Tensors:
+        """Some rows, in the same memory."""
+        return Tensors(
+            base_cache=[layer.part(rows) for layer in self.base_cache],
+            residual_cache=[layer.part(rows) for layer in self.residual_cache],
+            base_hidden=self.base_hidden[rows],
+            residual_hidden=self.residual_hidden[rows],
+            previous=self.previous[rows],
+            decoder_state=[tail[rows] for tail in self.decoder_state],
+        )
+
     def caches(self) -> list[Tensor]:
         """All keys and values: ``(lanes, kv_heads, positions, head_dim)`` each."""
         return [tensor for layer in self.base_cache + self.residual_cache for tensor in (layer.key, layer.value)]

@@ -28,6 +28,7 @@ def load_slot_model(
     prefill_piece_positions: int = 64,
     encode_piece_patches: int = 2,
     cuda_graphs: bool = True,
+    cpu_graphs: bool = True,
     inference_timesteps: int = 10,
 ) -> VoxCPM2SlotModel:
     """Load a checkpoint for the engine. Call it on the thread that will drive the model.
@@ -40,6 +41,7 @@ def load_slot_model(
         prefill_piece_positions: Positions of a prefill piece.
         encode_piece_patches: Patches of an encode piece.
         cuda_graphs: Whether steps are captured, on a GPU.
+        cpu_graphs: Whether steps and decodes are recorded, on a CPU.
         inference_timesteps: Euler steps that most requests will have; their steps are captured when the lanes open.
 
     Raises:
@@ -60,6 +62,8 @@ def load_slot_model(
         logger.warning(
             "on this platform a request's samples depend on what runs beside it, because of: %s", ", ".join(dependent)
         )
+    if cpu_graphs and network.device.type == "cpu":
+        network.record()
     if settings.notice:
         logger.warning("%s: %s", folder, settings.notice)
     return VoxCPM2SlotModel(

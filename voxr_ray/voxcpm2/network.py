@@ -13,6 +13,7 @@ from voxr_ray.voxcpm2.local import LocDiT, LocEnc
 from voxr_ray.voxcpm2.ops import Linear, RMSNorm, silu
 from voxr_ray.voxcpm2.solver import Solver
 from voxr_ray.voxcpm2.stack import LayerCache, Stack
+from voxr_ray.voxcpm2.tape import Function, Recorded
 from voxr_ray.voxcpm2.vae import AudioVAE, Snake
 
 
@@ -59,6 +60,7 @@ class VoxCPM2(nn.Module):
         self.stop_proj = Linear(hidden, hidden)
         self.stop_head = Linear(hidden, 2, bias=False)
         self.audio_vae = AudioVAE(config.audio_vae_config)
+        self._take: Function = self._take_patches
 
     @property
     def dtype(self) -> torch.dtype:
@@ -163,13 +165,29 @@ class VoxCPM2(nn.Module):
         Returns:
             Hidden states ``(rows, hidden)``: base LM, residual LM.
         """
+        caches = [tensor for layer in base_cache + residual_cache for tensor in (layer.key, layer.value)]
+        hidden, residual = self._take(patches, positions, mask, *caches)
+        return hidden, residual
+
+    def _take_patches(self, patches: Tensor, positions: Tensor, mask: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:
+        layers = [LayerCache(key, value) for key, value in zip(caches[::2], caches[1::2], strict=True)]
+        count = len(self.base_lm.layers)
         embedded = self.embed_patches(patches)
-        hidden = self.fsq(self.base_lm.step(embedded, base_cache, positions, mask))
+        hidden = self.fsq(self.base_lm.step(embedded, layers[:count], positions, mask))
         fused = self.fusion_concat_proj(torch.cat((hidden, embedded), dim=-1))
-        return hidden, self.residual_lm.step(fused, residual_cache, positions, mask)
+        return hidden, self.residual_lm.step(fused, layers[count:], positions, mask)
 
     def pack(self) -> None:
         """Prepare every layer that gains from it for inference on this CPU; a stack before its layers."""
         for module in self.modules():
             if isinstance(module, Stack | Linear | RMSNorm | Snake):
                 module.pack()
+
+    def record(self) -> None:
+        """Record from here on, once for each shape, what runs at every step on this CPU (:mod:`.tape`).
+
+        After :meth:`pack`: weights are constants of what is recorded.
+        """
+        self._take = Recorded(self._take_patches)
+        self.feat_decoder.record()
+        self.audio_vae.record()

@@ -5,12 +5,15 @@ What is captured of a step (:mod:`voxr_ray.voxcpm2.graphs`) and what runs kernel
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from voxr_ray.messages import Sampler
 from voxr_ray.voxcpm2.lanes import LENGTH_STEP, Lanes, Tensors, round_up
 from voxr_ray.voxcpm2.network import VoxCPM2
+from voxr_ray.voxcpm2.row_workers import RowWorkers
 
 
 def step_rows(
@@ -54,15 +57,27 @@ def step_rows(
     return stop, patches
 
 
-def eager_step(network: VoxCPM2, lanes: Lanes, width: int, sampler: Sampler) -> tuple[Tensor, Tensor]:
-    """A step kernel by kernel, which reads no further than the longest lane reaches; gives what step_rows gives."""
+def eager_step(
+    network: VoxCPM2, lanes: Lanes, width: int, sampler: Sampler, workers: RowWorkers
+) -> tuple[Tensor, Tensor]:
+    """A step that reads no further than lanes reach, its rows shared out among workers; gives what step_rows gives."""
     taken = lanes.positions(width)
-    return step_rows(
-        network,
-        lanes.tensors,
-        lanes.noise(width).to(network.device),
-        torch.tensor(taken, dtype=torch.int64, device=network.device),
-        length=round_up(max(taken) + 1, LENGTH_STEP),
-        inference_timesteps=sampler.inference_timesteps,
-        guidance=sampler.cfg_value,
-    )
+    noise = lanes.noise(width).to(network.device)
+
+    def step(part: slice) -> tuple[Tensor, Tensor]:
+        reached = taken[part]
+        return step_rows(
+            network,
+            lanes.tensors.part(part),
+            noise[part],
+            torch.tensor(reached, dtype=torch.int64, device=network.device),
+            length=round_up(max(reached) + 1, LENGTH_STEP),
+            inference_timesteps=sampler.inference_timesteps,
+            guidance=sampler.cfg_value,
+        )
+
+    parts = workers.run([partial(step, part) for part in workers.split(width)])
+    if len(parts) == 1:
+        return parts[0]
+    stops, patches = zip(*parts, strict=True)
+    return torch.cat(stops), torch.cat(patches)

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from voxr_ray.voxcpm2.lanes import Handoff, Lanes, round_up
 from voxr_ray.voxcpm2.network import VoxCPM2
 from voxr_ray.voxcpm2.noise import NoiseStream
 from voxr_ray.voxcpm2.row_step import eager_step
+from voxr_ray.voxcpm2.row_workers import RowWorkers
 from voxr_ray.voxcpm2.sequence import CONTEXT_PATCHES, Prefix, count_positions
 from voxr_ray.voxcpm2.tokenizer import TextTokenizer, collapse_spaces
 from voxr_ray.voxcpm2.vae import State
@@ -76,6 +78,7 @@ class VoxCPM2SlotModel:
         self._graph_options = graphs
         self._graphs: StepGraphs | None = None
         self._lanes: Lanes | None = None
+        self._workers = RowWorkers(torch.get_num_threads() if network.device.type == "cpu" else 1)
         self._spec = ModelSpec(
             sample_rate_hz=vae.out_sample_rate,
             input_sample_rate_hz=vae.sample_rate,
@@ -176,7 +179,7 @@ class VoxCPM2SlotModel:
         """See :meth:`SlotModel.step`."""
         lanes = self.lanes
         if self._graphs is None:
-            stop, patches = eager_step(self._network, lanes, width, sampler)
+            stop, patches = eager_step(self._network, lanes, width, sampler, self._workers)
         else:
             stop, patches = self._graphs.step(width, sampler)
         lanes.advance(patches)
@@ -193,9 +196,9 @@ class VoxCPM2SlotModel:
         audio = dict.fromkeys(groups.pop(0, []), empty)
         done: list[tuple[list[int], State]] = []
         most = DECODE_ROWS if self._network.device.type == "cpu" else len(slots)
-        for group in (each[at : at + most] for each in groups.values() for at in range(0, len(each), most)):
-            frames = torch.stack([torch.cat(lanes.seats[slot].pending) for slot in group])
-            samples, state = self._network.audio_vae.decode(frames, lanes.decoder_rows(group))
+        parts = [each[at : at + most] for each in groups.values() for at in range(0, len(each), most)]
+        results = self._workers.run([partial(self._decode_rows, part) for part in parts])
+        for group, (samples, state) in zip(parts, results, strict=True):
             done.append((group, state))
             # Rows are copied: a view would keep the samples of the whole batch alive for as long as one caller waits.
             audio.update((slot, row.copy()) for slot, row in zip(group, samples.cpu().numpy(), strict=True))
@@ -230,6 +233,11 @@ class VoxCPM2SlotModel:
             previous=torch.zeros(spec.patch_size, spec.feat_dim, device=network.device),
             decoder_state=network.audio_vae.decoder.new_state(1),
         )
+
+    def _decode_rows(self, slots: list[int]) -> tuple[Tensor, State]:
+        """Audio and next states of slots with equally many pending patches."""
+        frames = torch.stack([torch.cat(self.lanes.seats[slot].pending) for slot in slots])
+        return self._network.audio_vae.decode(frames, self.lanes.decoder_rows(slots))
 
     @torch.inference_mode()
     def _decode_context(self, patches: Tensor) -> State:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from voxr_ray.voxcpm2.local import LocDiT
+from voxr_ray.voxcpm2.tape import Function, Recorded
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,12 @@ class Solver(nn.Module):
         super().__init__()
         self.estimator = estimator
         self.mean_mode = mean_mode
-        self._tokens: dict[int, tuple[list[EulerStep], Tensor]] = {}
+        self._tokens: dict[int, tuple[Tensor, Tensor]] = {}
+        self._move: Function = self.move
+
+    def record(self) -> None:
+        """Record Euler steps from here on, once for each number of rows."""
+        self._move = Recorded(self.move)
 
     def forward(
         self, noise: Tensor, mu: Tensor, previous: Tensor, inference_timesteps: int, guidance: float | Tensor
@@ -76,31 +82,50 @@ class Solver(nn.Module):
             float32 ``(rows, patch_size, feat_dim)``. The sample and the guidance stay in float32 in every dtype of
             the network.
         """
-        steps, tokens = self._schedule(inference_timesteps)
-        rows = noise.shape[0]
+        deltas, tokens = self._schedule(inference_timesteps)
         condition = self.estimator.cond_proj(previous.to(mu.dtype))
         # Guided and unguided rows share one pass; the unguided half has no mu but the same previous patch.
         both_mu = torch.cat((mu, torch.zeros_like(mu)))
         both_condition = condition.repeat(2, 1, 1)
+        if not isinstance(guidance, Tensor):
+            guidance = torch.full((), guidance, device=noise.device)
         sample = noise
-        for step, token in zip(steps, tokens, strict=True):
-            velocity = self.estimator(sample.to(mu.dtype), both_mu, token, both_condition).float()
-            both = velocity.reshape(2, rows, -1)
-            guided, unguided = both.unbind(0)
-            # Products of both halves with the unguided one: their overlap, and its own square.
-            overlap, square = (both * unguided).sum(dim=2, keepdim=True).unbind(0)
-            base = unguided * (overlap / (square + 1e-8))
-            mixed = base + (guided - base) * guidance
-            sample = sample - mixed.view_as(sample) * step.delta
+        for delta, token in zip(deltas, tokens, strict=True):
+            (sample,) = self._move(sample, both_mu, token, both_condition, delta, guidance)
         return sample
 
-    def _schedule(self, inference_timesteps: int) -> tuple[list[EulerStep], Tensor]:
-        """Steps and their time tokens ``(steps, hidden)``, made once per number of steps."""
+    def move(
+        self, sample: Tensor, both_mu: Tensor, token: Tensor, both_condition: Tensor, delta: Tensor, guidance: Tensor
+    ) -> tuple[Tensor]:
+        """One Euler step of guided rows.
+
+        Args:
+            sample: float32 ``(rows, patch_size, feat_dim)``.
+            both_mu: ``(2 * rows, 2, hidden)``, zero in the unguided half.
+            token: The step's time token ``(hidden,)``.
+            both_condition: The previous patch after ``cond_proj``, ``(2 * rows, patch_size, hidden)``.
+            delta: float32 scalar, how far to move.
+            guidance: float32 scalar.
+
+        Returns:
+            The sample behind the step, alone in a tuple.
+        """
+        velocity = self.estimator(sample.to(both_mu.dtype), both_mu, token, both_condition).float()
+        both = velocity.reshape(2, sample.shape[0], -1)
+        guided, unguided = both.unbind(0)
+        # Products of both halves with the unguided one: their overlap, and its own square.
+        overlap, square = (both * unguided).sum(dim=2, keepdim=True).unbind(0)
+        base = unguided * (overlap / (square + 1e-8))
+        mixed = base + (guided - base) * guidance
+        return (sample - mixed.view_as(sample) * delta,)
+
+    def _schedule(self, inference_timesteps: int) -> tuple[Tensor, Tensor]:
+        """Lengths ``(steps,)`` and time tokens ``(steps, hidden)`` of all steps, made once per number of steps."""
         if inference_timesteps not in self._tokens:
             steps = euler_steps(inference_timesteps)
             device = self.estimator.device
             times = torch.tensor([step.time for step in steps], dtype=torch.float32, device=device)
             lengths = torch.tensor([step.delta for step in steps], dtype=torch.float32, device=device)
             deltas = lengths if self.mean_mode else torch.zeros_like(lengths)
-            self._tokens[inference_timesteps] = steps, self.estimator.time_tokens(times, deltas)
+            self._tokens[inference_timesteps] = lengths, self.estimator.time_tokens(times, deltas)
         return self._tokens[inference_timesteps]

@@ -35,6 +35,10 @@ class LayerCache:
     key: Tensor
     value: Tensor
 
+    def part(self, rows: slice) -> LayerCache:
+        """Some rows, in the same memory."""
+        return LayerCache(self.key[rows], self.value[rows])
+
 
 def lazy_zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros whose memory, on a CPU, is first touched when it is first used.

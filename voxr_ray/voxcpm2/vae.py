@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from voxr_ray.voxcpm2.config import VAEConfig
 from voxr_ray.voxcpm2.ops import Linear, joined
+from voxr_ray.voxcpm2.tape import Function, Recorded
 
 State: TypeAlias = list[Tensor]
 """Tails of all stages of an encoder or decoder: one ``(rows, tail, channels)`` tensor per stage."""
@@ -305,6 +306,7 @@ class AudioVAE(nn.Module):
             decoder += [ResidualUnit(width, dilation=d, depthwise=config.depthwise) for d in DILATIONS]
         decoder.append(FinalConv(width))
         self.decoder = Causal(decoder)
+        self._decode: Function = self._run_decoder
 
     def encode(self, samples: Tensor, state: State) -> tuple[Tensor, State]:
         """Encode ``(rows, samples)`` at the input rate, a multiple of ``encoder_hop``.
@@ -321,5 +323,13 @@ class AudioVAE(nn.Module):
         Returns:
             Audio ``(rows, frames * decoder_hop)`` in [-1, 1] at the output rate and the next state.
         """
-        audio, after = self.decoder(frames, state)
-        return audio.squeeze(-1), after
+        audio, *after = self._decode(frames, *state)
+        return audio, after
+
+    def record(self) -> None:
+        """Record decodes from here on, once for each number of rows and frames."""
+        self._decode = Recorded(self._run_decoder)
+
+    def _run_decoder(self, frames: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
+        audio, after = self.decoder(frames, list(state))
+        return audio.squeeze(-1), *after

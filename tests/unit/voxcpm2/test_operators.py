@@ -65,6 +65,24 @@ def test_operators_of_a_step(model: VoxCPM2SlotModel) -> None:
     assert counted <= allowed, f"{counted} operators, {allowed} allowed"
 
 
+def test_steps_and_decodes_are_recorded(model: VoxCPM2SlotModel, caplog: pytest.LogCaptureFixture) -> None:
+    """A shape is recorded once; what repeats it calls no function of the network's."""
+    network = model._network
+    for _ in range(2):
+        step(model, 16)
+        step(model, 3)
+    assert not caplog.records, "nothing was given up"
+    called: list[str] = []
+    for name, module in network.named_modules():
+        module.register_forward_hook(lambda *_, name=name: called.append(name))
+    step(model, 16)
+    for module in network.modules():
+        module._forward_hooks.clear()
+    asked = {"stop_proj", "stop_head", "lm_to_dit_proj", "res_to_dit_proj", "feat_decoder"}
+    assert {name.partition(".")[0] for name in called} == asked
+    assert not any("decoder.layers" in name for name in called)
+
+
 def test_operators_do_not_grow_with_the_rows(model: VoxCPM2SlotModel) -> None:
     few, many = (operators(lambda width=width: model.step(width, REQUEST.sampler)) for width in (4, 16))
     # Rows cost what moves noise and patches in and out, a few operators each, and no loop over the network.

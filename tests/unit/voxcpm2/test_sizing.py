@@ -55,7 +55,7 @@ def test_less_memory_never_gives_more_slots_and_what_is_chosen_always_fits(publi
 
 def test_slots_get_shorter_before_there_are_few(published: Sizes) -> None:
     cpu = sizes("2b", "cpu")
-    found = {choose(cpu, "cpu", tenths / 10) for tenths in range(106, 140)}
+    found = {choose(cpu, "cpu", tenths / 10) for tenths in range(112, 144)}
     assert {size.capacity for size in found} == {1024, 2048, 4096}
     assert all(size.width >= 4 for size in found if size.capacity > 1024)
 
