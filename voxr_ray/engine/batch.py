@@ -62,6 +62,11 @@ class Batch:
         self._widths = stepped_widths(options.max_batch)
         self._last_end_s: float | None = None
 
+    @property
+    def under_way(self) -> bool:
+        """Whether a row has drawn a patch: from there on somebody listens."""
+        return any(row.drawn for _, row in self.slots.rows())
+
     def reserve(self, job: RenderJob) -> None:
         """Give a job the lowest free slot, to be prepared in."""
         self._prepare_in(self.slots.lowest_free(), job, None)

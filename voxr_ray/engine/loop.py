@@ -82,6 +82,7 @@ class Loop:
         # Encodes and seatings take turns, piece by piece, so that neither starves the other.
         self._turns: deque[Callable[[], bool]] = deque([self.encodes.advance, self.batch.advance_seating])
         self._pieces = 0
+        self._opening_pieces = 0
 
     def run(self) -> None:
         """Cycle until the door is closed and everybody inside has been served."""
@@ -100,7 +101,7 @@ class Loop:
         self._let_go()
         self._fill_slots()
         self._prepare()
-        if self.batch.slots.rows():
+        if self._may_step():
             pieces, self._pieces = self._pieces, 0
             self.batch.step(self.waiting, pieces)
         self._publish()
@@ -160,15 +161,27 @@ class Loop:
     def _prepare(self) -> None:
         """Do pieces of encode and seating work: few while rows are running, because each one is a stall for them.
 
-        Without a row there is nothing to stall, and the cycle that follows does the next piece; one at a time, so
-        that the inbox is looked at in between.
+        Before anybody has a patch there is nothing to stall, and the cycle that follows does the next piece; one at a
+        time, so that the inbox is looked at in between.
         """
-        limit = self._options.pieces_per_cycle if self.batch.slots.rows() else 1
+        limit = self._options.pieces_per_cycle if self.batch.under_way else 1
         for _ in range(limit):
             if not self._do_piece():
                 return
             self._pieces += 1
             self._record.piece(self._clock())
+
+    def _may_step(self) -> bool:
+        """Whether there is a row to step that need not wait for those who opened the batch with it.
+
+        A step of few rows takes most of what a step of all takes: of those who come together all but the first are
+        heard earlier if they also start together. The first step waits for as many pieces as there are slots, so that
+        one who brings a long recording holds the others up no longer than a batch of short texts does.
+        """
+        slots = self.batch.slots
+        alone = self.batch.under_way or not slots.seatings()
+        self._opening_pieces = 0 if alone or not slots.rows() else self._opening_pieces + 1
+        return bool(slots.rows()) and (alone or self._opening_pieces >= slots.width)
 
     def _do_piece(self) -> bool:
         for _ in range(len(self._turns)):

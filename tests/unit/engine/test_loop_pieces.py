@@ -64,15 +64,60 @@ def test_rule_18_without_a_row_nothing_is_held_back_but_the_inbox_is_served() ->
     assert encoded.ended
 
 
-def test_rule_18_the_first_row_steps_while_the_others_are_prepared() -> None:
+def test_those_who_come_together_start_together() -> None:
     driver = fine()
     for index in range(8):
-        driver.submit(request(f"text number {index} @patches=60@"))
+        driver.submit(request(f"{index}"))
+    driver.step()
+    assert driver.rows == list(range(8))
+
+
+def test_rule_18_the_first_row_waits_for_no_more_pieces_than_there_are_slots() -> None:
+    driver = fine(max_batch=8)
+    driver.submit(request("1 @patches=60@"))
+    for index in range(7):
+        driver.submit(request(f"text number {index} @patches=60@", reference=clip(2, index)))
+    driver.run(lambda: driver.rows == [0])
+    before = driver.counts.pieces
     driver.step()
     assert driver.rows == [0]
     assert len(driver.seated) == 8
+    assert driver.counts.pieces - before == 8 - 1, "the cycle that seated the first row did one of the eight"
     driver.run(lambda: len(driver.rows) == 8)
-    assert driver.counts.steps > 8
+
+
+def test_a_batch_that_opens_listens_to_its_inbox() -> None:
+    driver = fine()
+    driver.submit(request("the first"))
+    driver.submit(request("the second, which takes some pieces"))
+    driver.run(lambda: driver.rows == [0])
+    late = driver.submit(request("late"))
+    left = driver.submit(request("left"))
+    left.cancel()
+    driver.step()
+    assert driver.rows == [0, 1, 2], "who comes while it opens starts with it"
+    assert left.ended
+    assert not late.ended
+
+
+def test_a_row_alone_starts_at_once() -> None:
+    driver = fine()
+    for index in range(3):
+        driver.encode(clip(40, index))
+    driver.submit(request("one"))
+    driver.run(lambda: driver.rows == [0])
+    assert driver.counts.steps == 1, "recordings of others do not keep it"
+
+
+def test_once_somebody_listens_newcomers_wait_their_turn() -> None:
+    driver = fine(pieces_per_cycle=1)
+    driver.submit(RUNNING)
+    driver.step()
+    for index in range(4):
+        driver.submit(request(f"text number {index} @patches=60@"))
+    steps = driver.counts.steps
+    driver.run(lambda: len(driver.rows) == 5)
+    assert driver.counts.steps - steps >= 4
 
 
 @pytest.mark.parametrize("limit", [1, 2])

@@ -80,6 +80,7 @@ class LoopMachine(RuleBasedStateMachine):
         self.encodes: list[tuple[Probe, Reference, Padding]] = []
         self.closing = False
         self.given_up = False
+        self.opening = 0
         self.watch_reservations()
 
     def watch_reservations(self) -> None:
@@ -171,13 +172,17 @@ class LoopMachine(RuleBasedStateMachine):
     def cycle(self, times: int) -> None:
         for _ in range(times):
             gone = [reply for reply, *_ in [*self.renders, *self.encodes] if reply.cancelled]
-            had_rows = bool(self.driver.rows)
+            heard = self.driver.loop.batch.under_way
             before = self.driver.counts
             outlook = self.driver.cycle()
             after = self.driver.counts
             assert all(reply.ended for reply in gone), "a caller left, and the next cycle did not notice"
             assert after.steps - before.steps <= 1
-            assert after.pieces - before.pieces <= (self.driver.options.pieces_per_cycle if had_rows else 1)
+            assert after.pieces - before.pieces <= (self.driver.options.pieces_per_cycle if heard else 1)
+            stepped = after.steps > before.steps
+            assert stepped or self.given_up or not self.driver.loop.batch.under_way, "who has a patch gets the next one"
+            self.opening = 0 if stepped or self.given_up or not self.driver.rows else self.opening + 1
+            assert self.opening < self.driver.options.max_batch, "a first step waits no longer"
             if outlook is not Turn.GO_ON and not self.given_up:
                 assert not self.driver.seated
                 assert outlook is Turn.OVER or isinstance(outlook, Rest)
