@@ -30,7 +30,10 @@ from voxr_ray.engine.options import EngineOptions
 from voxr_ray.engine.reply import ThreadReply
 from voxr_ray.messages import Reference, SynthRequest, SynthResult
 from voxr_ray.voxcpm2.footprint import footprint
+from voxr_ray.voxcpm2.lanes import LENGTH_STEP, round_up
 from voxr_ray.voxcpm2.loader import load_slot_model
+from voxr_ray.voxcpm2.slot_model import VoxCPM2SlotModel
+from voxr_ray.voxcpm2.tape import MOST_TAPES
 
 STEPS = 3
 """Steps with a decode whose peak is taken."""
@@ -124,6 +127,10 @@ def measure(size: str, *, device: str, dtype: str, width: int, capacity: int) ->
     yield line(f"keys and values of {width} lanes (their tensors)", width * needs.lane, held)
     rows = sum(tensor.nbytes for tensor in lanes.tensors.others())
     yield line(f"decoder states and the like of {width} lanes (their tensors)", width * needs.row, rows)
+    if device == "cpu":
+        before_tapes = meter.now()
+        record_lengths(model, capacity)
+        yield line(f"recorded steps of {MOST_TAPES} lengths", needs.graphs, meter.now() - before_tapes)
     for each in lanes.seats.values():
         each.position = capacity - STEPS - 1
     rest = meter.now()
@@ -132,6 +139,16 @@ def measure(size: str, *, device: str, dtype: str, width: int, capacity: int) ->
         model.decode(range(width))
     yield line(f"work space of a step and a decode, {width} rows", width * needs.work, meter.most() - rest)
     yield line("all", needs.most - width * needs.kept, meter.most())
+
+
+def record_lengths(model: VoxCPM2SlotModel, capacity: int) -> None:
+    """Step one lane at as many lengths as recorded steps are kept."""
+    give_back()
+    for number in range(MOST_TAPES):
+        model.lanes.seats[0].position = min((number + 1) * LENGTH_STEP, capacity) - 1
+        model.step(1, REQUEST.sampler)
+    model.lanes.seats[0].pending.clear()
+    give_back()
 
 
 @torch.inference_mode()
@@ -143,8 +160,6 @@ def write(caches: list[torch.Tensor], start: int, end: int) -> None:
 
 def cache_positions(capacity: int) -> int:
     """Positions that a lane's tensors have."""
-    from voxr_ray.voxcpm2.lanes import LENGTH_STEP, round_up
-
     return round_up(capacity, LENGTH_STEP)
 
 
