@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.checkpoints import SIZES, checkpoint
+from voxr_ray.app import WARM_UP_S
 from voxr_ray.engine.engine import Engine
 from voxr_ray.engine.model import Padding
 from voxr_ray.engine.options import EngineOptions
@@ -157,7 +158,10 @@ def main() -> None:
         record_steps=100_000,
     )
     with Engine(
-        lambda: load_slot_model(path, device="cpu", dtype=arguments.dtype, threads=arguments.threads), options
+        lambda: load_slot_model(
+            path, device="cpu", dtype=arguments.dtype, threads=arguments.threads, warm_up_s=WARM_UP_S
+        ),
+        options,
     ) as engine:
         bench = Bench(engine)
         scenarios = {

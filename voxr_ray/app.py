@@ -32,6 +32,9 @@ from voxr_ray.serve.spelling import is_installed
 
 _log = logging.getLogger(__name__)
 
+WARM_UP_S = 3.0
+"""Seconds at most that a replica on a CPU steps widths nobody asked for yet: the default checkpoint needs one."""
+
 
 class StartRefused(click.ClickException, RayServeException):
     """The application cannot start as configured; the message is one line.
@@ -58,7 +61,7 @@ def app(args: dict[str, Any]) -> serve.Application:
         if _runs_here(settings):
             settings = choose_size(settings, folder)
             check_memory(settings, folder)
-        application = build_app(settings, load_checkpoint)
+        application = build_app(settings, partial(load_checkpoint, warm_up_s=WARM_UP_S))
     except ConfigurationError as error:
         raise StartRefused(" ".join(error.message.split())) from error
     for doubt in doubts(settings) + memory_doubts(settings, folder):
@@ -159,8 +162,13 @@ def find_shipped_voices(model: str) -> Path | None:
     return shipped_voices(model)
 
 
-def load_checkpoint(settings: Settings) -> SlotModel:
-    """Load the model. Runs in a replica, possibly on a machine that has to download it first."""
+def load_checkpoint(settings: Settings, *, warm_up_s: float = 0.0) -> SlotModel:
+    """Load the model. Runs in a replica, possibly on a machine that has to download it first.
+
+    Args:
+        settings: Validated, with their width and capacity.
+        warm_up_s: Seconds that opening it may take on a CPU to step every width once.
+    """
     from voxr_ray.voxcpm2.loader import load_slot_model, usable_device
 
     folder = find_checkpoint(settings)
@@ -176,6 +184,7 @@ def load_checkpoint(settings: Settings) -> SlotModel:
         cuda_graphs=settings.cuda_graphs,
         cpu_graphs=settings.cpu_graphs,
         inference_timesteps=settings.inference_timesteps,
+        warm_up_s=warm_up_s,
     )
 
 

@@ -129,7 +129,7 @@ class Settings(BaseModel):
     """Positions of a prefix computed between two steps of running requests. Part of what fixes the samples."""
     encode_piece_patches: Annotated[Count, Field(ge=1, le=1000)] = 2
     """Patches of a recording encoded between two steps of running requests."""
-    pieces_per_cycle: Annotated[Count, Field(ge=1, le=1000)] = 2
+    pieces_per_cycle: Annotated[Count, Field(ge=1, le=1000)] = 3
     """Such pieces done between two steps: more seat newcomers sooner, fewer keep the pace of running requests."""
     stall_timeout_s: Annotated[Number, Field(gt=0)] = 60.0
     """Seconds without progress, while there is work, after which a replica counts as hung and is replaced."""

@@ -35,7 +35,7 @@ class EngineOptions:
     stream_chunk_patches: int = 2
     first_chunk_patches: int = 1
     reference_cache_bytes: int = 256 * 2**20
-    pieces_per_cycle: int = 2
+    pieces_per_cycle: int = 3
     record_steps: int = 1024
 
     def __post_init__(self) -> None:

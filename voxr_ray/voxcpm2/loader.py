@@ -30,6 +30,7 @@ def load_slot_model(
     cuda_graphs: bool = True,
     cpu_graphs: bool = True,
     inference_timesteps: int = 10,
+    warm_up_s: float = 0.0,
 ) -> VoxCPM2SlotModel:
     """Load a checkpoint for the engine. Call it on the thread that will drive the model.
 
@@ -43,6 +44,7 @@ def load_slot_model(
         cuda_graphs: Whether steps are captured, on a GPU.
         cpu_graphs: Whether steps and decodes are recorded, on a CPU.
         inference_timesteps: Euler steps that most requests will have; their steps are captured when the lanes open.
+        warm_up_s: Seconds that opening the lanes may take on a CPU to step every width once.
 
     Raises:
         CheckpointError: The folder is no checkpoint.
@@ -73,6 +75,7 @@ def load_slot_model(
         name=settings.name or folder.name,
         notice=settings.notice,
         graphs=_graphs(network.device, inference_timesteps) if cuda_graphs else None,
+        warm_up_s=warm_up_s if network.device.type == "cpu" else 0.0,
     )
 
 

@@ -5,15 +5,20 @@ What is captured of a step (:mod:`voxr_ray.voxcpm2.graphs`) and what runs kernel
 
 from __future__ import annotations
 
+import logging
+import time
 from functools import partial
 
 import torch
 from torch import Tensor
 
+from voxr_ray.engine.widths import stepped_widths
 from voxr_ray.messages import Sampler
 from voxr_ray.voxcpm2.lanes import LENGTH_STEP, Lanes, Tensors, round_up
 from voxr_ray.voxcpm2.network import VoxCPM2
 from voxr_ray.voxcpm2.row_workers import RowWorkers
+
+_log = logging.getLogger(__name__)
 
 
 def step_rows(
@@ -81,3 +86,33 @@ def eager_step(
         return parts[0]
     stops, patches = zip(*parts, strict=True)
     return torch.cat(stops), torch.cat(patches)
+
+
+@torch.inference_mode()
+def warm_up(
+    network: VoxCPM2, width: int, capacity: int, workers: RowWorkers, *, decode_rows: int, most_s: float
+) -> None:
+    """Step and decode as many rows as there can be, narrowest first, so that what is recorded of them is there.
+
+    Only the shortest lanes: how far they are read changes every 64 positions, and is recorded when it does.
+
+    Args:
+        network: The network.
+        width: Slots.
+        capacity: Positions of a slot.
+        workers: Those of the steps to come.
+        decode_rows: Most rows of one decode.
+        most_s: Seconds after which no other width is begun.
+    """
+    begun_s = time.monotonic()
+    lanes = Lanes(network, width, capacity, whole=True)  # on a CPU only what is written takes memory
+    vae, config = network.audio_vae, network.config
+    for rows in range(1, min(decode_rows, width) + 1):
+        vae.decode(torch.zeros(rows, config.patch_size, config.feat_dim), vae.decoder.new_state(rows))
+    widths = stepped_widths(width)
+    for done, each in enumerate(widths):
+        if time.monotonic() - begun_s > most_s:
+            _log.info("warmed up %d of %d widths in %.1f s", done, len(widths), most_s)
+            return
+        eager_step(network, lanes, each, Sampler(2.0, 2), workers)
+    _log.info("warmed up all %d widths in %.1f s", len(widths), time.monotonic() - begun_s)

@@ -23,7 +23,7 @@ from voxr_ray.voxcpm2.graphs import GraphOptions, StepGraphs
 from voxr_ray.voxcpm2.lanes import Handoff, Lanes, round_up
 from voxr_ray.voxcpm2.network import VoxCPM2
 from voxr_ray.voxcpm2.noise import NoiseStream
-from voxr_ray.voxcpm2.row_step import eager_step
+from voxr_ray.voxcpm2.row_step import eager_step, warm_up
 from voxr_ray.voxcpm2.row_workers import RowWorkers
 from voxr_ray.voxcpm2.sequence import CONTEXT_PATCHES, Prefix, count_positions
 from voxr_ray.voxcpm2.tokenizer import TextTokenizer, collapse_spaces
@@ -56,6 +56,7 @@ class VoxCPM2SlotModel:
         name: What to call the model.
         notice: What its users must know of it, if anything.
         graphs: How to capture steps; ``None`` runs every step kernel by kernel.
+        warm_up_s: Seconds that :meth:`open` may take to have every width stepped once, where steps are not captured.
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class VoxCPM2SlotModel:
         name: str = "voxcpm2",
         notice: str | None = None,
         graphs: GraphOptions | None = None,
+        warm_up_s: float = 0.0,
     ) -> None:
         config = network.config
         vae = config.audio_vae_config
@@ -76,6 +78,7 @@ class VoxCPM2SlotModel:
         self._tokenizer = tokenizer
         self._pieces = pieces or Pieces()
         self._graph_options = graphs
+        self._warm_up_s = warm_up_s
         self._graphs: StepGraphs | None = None
         self._lanes: Lanes | None = None
         self._workers = RowWorkers(torch.get_num_threads() if network.device.type == "cpu" else 1)
@@ -128,6 +131,8 @@ class VoxCPM2SlotModel:
         if self._graph_options is not None:
             self._graphs = StepGraphs(self._network, self._lanes, self._graph_options)
             self._graphs.warm_up()
+        elif self._warm_up_s:
+            warm_up(self._network, width, capacity, self._workers, decode_rows=DECODE_ROWS, most_s=self._warm_up_s)
 
     def encode(self, clip: np.ndarray, padding: Padding) -> Work[np.ndarray]:
         """See :meth:`SlotModel.encode`."""

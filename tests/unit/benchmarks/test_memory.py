@@ -26,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 def test_every_part_is_measured(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setattr(memory, "checkpoint", lambda size: folder)
     lines = {line["part"]: line for line in memory.measure("small", device="cpu", dtype="auto", width=4, capacity=1024)}
-    assert len(lines) == 8
+    assert len(lines) == 9
     exact = next(line for part, line in lines.items() if part.startswith("keys and values"))
     assert exact["ratio"] == 1
     used = next(line for part, line in lines.items() if part.startswith("512 positions"))

@@ -11,6 +11,7 @@ import torch
 from scripts.random_checkpoint import build
 from tests.rendering import finish, render, seat
 from voxr_ray.engine.model import Padding
+from voxr_ray.engine.widths import stepped_width, stepped_widths
 from voxr_ray.errors import InvalidRequest
 from voxr_ray.messages import Prompt, Reference, Sampler, SynthRequest
 from voxr_ray.voxcpm2.hub import default_checkpoint
@@ -260,3 +261,77 @@ def test_the_context_of_a_short_prompt_ends_at_its_beginning(model: VoxCPM2SlotM
         states.append(finish(model.prefill(model.plan(wanted), reference, features)).decoder_state)
     for one, other in zip(*states, strict=True):
         assert torch.equal(one, other)
+
+
+@pytest.fixture
+def own_threads() -> Iterator[None]:
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("own_threads")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_recorded_steps_and_shared_rows_give_the_bytes_of_plain_ones(
+    tmp_path_factory: pytest.TempPathFactory, dtype: str
+) -> None:
+    """Ten rows, of which some leave: whole, in two halves, and around what is recorded."""
+    folder = tmp_path_factory.mktemp("random")
+    build(folder)
+
+    def drawn(*, threads: int, cpu_graphs: bool) -> list[bytes]:
+        model = load_slot_model(str(folder), device="cpu", dtype=dtype, threads=threads, cpu_graphs=cpu_graphs)
+        model.open(16, 512)
+        for slot in range(10):
+            seat(model, slot, request("x" * (1 + 9 * slot)), slot)
+        found: list[bytes] = []
+        for index in range(9):
+            if index == 5:
+                model.release(9)
+                model.release(3)
+            seated = sorted(model.lanes.seats)
+            found.append(model.step(12 if index < 5 else 9, SAMPLER)[seated].tobytes())
+            found += [samples.tobytes() for samples in model.decode(seated)]
+        for slot in seated:
+            model.release(slot)
+        return found
+
+    plain = drawn(threads=1, cpu_graphs=False)
+    assert drawn(threads=1, cpu_graphs=True) == plain
+    assert drawn(threads=2, cpu_graphs=True) == plain
+    assert drawn(threads=2, cpu_graphs=False) == plain
+
+
+@pytest.mark.usefixtures("own_threads")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_model_that_was_warmed_up_records_nothing_at_its_first_steps(
+    tmp_path_factory: pytest.TempPathFactory, threads: int
+) -> None:
+    folder = tmp_path_factory.mktemp("random")
+    build(folder)
+    model = load_slot_model(str(folder), device="cpu", threads=threads, warm_up_s=60.0)
+    model.open(12, 512)
+    assert model.lanes.rows == 1, "its own lanes are as before"
+    network = model._network
+    recorded = (network._take, network.feat_decoder._move, network.audio_vae._decode)
+    before = [each.kept for each in recorded]
+    assert all(before)
+    for slot in range(12):
+        seat(model, slot, request("x"), slot)
+        model.step(stepped_width(slot + 1, stepped_widths(12)), SAMPLER)
+        model.decode(range(slot + 1))
+    assert [each.kept for each in recorded] == before
+    for slot in range(12):
+        model.release(slot)
+
+
+def test_a_warm_up_begins_no_width_after_its_time(
+    tmp_path_factory: pytest.TempPathFactory, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path_factory.mktemp("random")
+    build(folder)
+    model = load_slot_model(str(folder), device="cpu", threads=1, warm_up_s=1e-9)
+    with caplog.at_level("INFO"):
+        model.open(16, 512)
+    assert "warmed up 0 of 8 widths" in caplog.text
+    assert model._network._take.kept == 0
