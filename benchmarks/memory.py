@@ -32,6 +32,7 @@ from voxr_ray.messages import Reference, SynthRequest, SynthResult
 from voxr_ray.voxcpm2.footprint import footprint
 from voxr_ray.voxcpm2.lanes import LENGTH_STEP, round_up
 from voxr_ray.voxcpm2.loader import load_slot_model
+from voxr_ray.voxcpm2.network import EAGER_STEPS
 from voxr_ray.voxcpm2.slot_model import VoxCPM2SlotModel
 from voxr_ray.voxcpm2.tape import MOST_TAPES
 
@@ -145,8 +146,9 @@ def record_lengths(model: VoxCPM2SlotModel, capacity: int) -> None:
     """Step one lane at as many lengths as recorded steps are kept."""
     give_back()
     for number in range(MOST_TAPES):
-        model.lanes.seats[0].position = min((number + 1) * LENGTH_STEP, capacity) - 1
-        model.step(1, REQUEST.sampler)
+        for _ in range(EAGER_STEPS + 1):
+            model.lanes.seats[0].position = min((number + 1) * LENGTH_STEP, capacity) - 1
+            model.step(1, REQUEST.sampler)
     model.lanes.seats[0].pending.clear()
     give_back()
 

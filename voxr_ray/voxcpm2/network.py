@@ -16,6 +16,10 @@ from voxr_ray.voxcpm2.stack import LayerCache, Stack
 from voxr_ray.voxcpm2.tape import Function, Recorded
 from voxr_ray.voxcpm2.vae import AudioVAE, Snake
 
+EAGER_STEPS = 4
+"""Steps of the language models at some length of lanes before they are recorded. The first of them waits for the pieces
+of whoever made the lanes that long; recording, which takes as long as a step or two, comes when those are done."""
+
 
 class FSQ(nn.Module):
     """Finite scalar quantization between two projections.
@@ -188,6 +192,6 @@ class VoxCPM2(nn.Module):
 
         After :meth:`pack`: weights are constants of what is recorded.
         """
-        self._take = Recorded(self._take_patches)
+        self._take = Recorded(self._take_patches, after=EAGER_STEPS)
         self.feat_decoder.record()
         self.audio_vae.record()

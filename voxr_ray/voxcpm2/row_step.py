@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -107,12 +108,16 @@ def warm_up(
     begun_s = time.monotonic()
     lanes = Lanes(network, width, capacity, whole=True)  # on a CPU only what is written takes memory
     vae, config = network.audio_vae, network.config
-    for rows in range(1, min(decode_rows, width) + 1):
+
+    def decode(rows: int) -> None:
         vae.decode(torch.zeros(rows, config.patch_size, config.feat_dim), vae.decoder.new_state(rows))
-    widths = stepped_widths(width)
-    for done, each in enumerate(widths):
+
+    decodes = [partial(decode, rows) for rows in range(1, min(decode_rows, width) + 1)]
+    steps = [partial(eager_step, network, lanes, each, Sampler(2.0, 2), workers) for each in stepped_widths(width)]
+    todo: list[Callable[[], object]] = [*decodes, *steps]
+    for done, run in enumerate(todo):
         if time.monotonic() - begun_s > most_s:
-            _log.info("warmed up %d of %d widths in %.1f s", done, len(widths), most_s)
+            _log.info("warmed up %d of %d widths of decodes and steps in %.1f s", done, len(todo), most_s)
             return
-        eager_step(network, lanes, each, Sampler(2.0, 2), workers)
-    _log.info("warmed up all %d widths in %.1f s", len(widths), time.monotonic() - begun_s)
+        run()
+    _log.info("warmed up all %d widths of decodes and steps in %.1f s", len(todo), time.monotonic() - begun_s)

@@ -1,11 +1,11 @@
-"""Recorded functions: the operators of a call written down once for each shape, and repeated without Python.
+"""Recorded functions: the operators of a call written down once for each layout, and repeated without Python.
 
 A step of a small model is thousands of small operators, and to find each of them from Python takes about as long as to
 run it. A tape has torch's own interpreter of graphs call the same operators in the same order, with none of its
 optimisations, so that every bit is the one that the function gives; the first thing done with a tape is to look whether
 that is so. While one plays, other threads of Python run.
 
-What a function does must follow from the shapes of what it is given: it looks at no value.
+What a function does must follow from the layout of what it is given: it looks at no value.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 _log = logging.getLogger(__name__)
 
 MOST_TAPES = 32
-"""Shapes of one function that are kept."""
+"""Layouts of one function that are kept."""
 
 _UNFIT = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 """What torch says of operators that do other things for other values. Those that draw values show when compared."""
@@ -39,7 +39,8 @@ _MEMORY_FORMATS = {
 
 Outputs: TypeAlias = tuple[Tensor, ...]
 Function: TypeAlias = Callable[..., Outputs]
-Shapes: TypeAlias = tuple[torch.Size, ...]
+Layout: TypeAlias = tuple[tuple[torch.Size, tuple[int, ...], torch.dtype], ...]
+"""Shape, strides and dtype of every input: what decides which operators a call makes."""
 
 
 class Value(NamedTuple):
@@ -212,7 +213,7 @@ class GraphBuilder:
 
 
 class Tape:
-    """The operators of one call, to be repeated with other inputs of the same shapes.
+    """The operators of one call, to be repeated with other inputs of the same layout.
 
     Args:
         recorder: What it noted of the call.
@@ -237,42 +238,56 @@ class Tape:
 
 
 class Recorded:
-    """A function of tensors on a CPU that is recorded when it is first called with inputs of some shapes.
+    """A function of tensors on a CPU that is recorded when it is called with inputs of some layout.
 
-    Any thread; one that meets a shape while another records it waits for the tape. Of the shapes the one that was not
-    used for longest is forgotten first.
+    Any thread; one that meets a layout while another records it waits for the tape. Of the layouts the one that was
+    not used for longest is forgotten first.
 
     Args:
         function: Takes tensors and gives a tuple of tensors. It may write into its inputs if, called again with the
             same, it writes the same.
-        most: Shapes that are kept.
+        after: Calls with a layout that go before the one that records it.
+        most: Layouts that are kept.
     """
 
-    def __init__(self, function: Function, *, most: int = MOST_TAPES) -> None:
+    def __init__(self, function: Function, *, after: int = 0, most: int = MOST_TAPES) -> None:
         self._function = function
+        self._after = after
         self._most = most
-        self._tapes: OrderedDict[Shapes, Tape] = OrderedDict()
+        self._calls: OrderedDict[Layout, int] = OrderedDict()
+        self._tapes: OrderedDict[Layout, Tape] = OrderedDict()
         self._lock = threading.Lock()
         self._given_up = False
 
     @property
     def kept(self) -> int:
-        """Shapes that are recorded."""
+        """Layouts that are recorded."""
         return len(self._tapes)
 
     def __call__(self, *inputs: Tensor) -> Outputs:
         """What the function gives."""
         if self._given_up:
             return self._function(*inputs)
-        shapes = tuple(tensor.shape for tensor in inputs)
+        layout = tuple((tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs)
         with self._lock:
-            tape = self._tapes.get(shapes)
-            if tape is None:
-                return self._record(shapes, inputs)
-            self._tapes.move_to_end(shapes)
-        return tape.play(inputs)
+            tape = self._tapes.get(layout)
+            if tape is not None:
+                self._tapes.move_to_end(layout)
+            elif self._may_record(layout):
+                return self._record(layout, inputs)
+        return self._function(*inputs) if tape is None else tape.play(inputs)
 
-    def _record(self, shapes: Shapes, inputs: tuple[Tensor, ...]) -> Outputs:
+    def _may_record(self, layout: Layout) -> bool:
+        """Whether a layout has been met often enough; counts this time."""
+        calls = self._calls.pop(layout, 0)
+        if calls >= self._after:
+            return True
+        while len(self._calls) >= self._most:
+            self._calls.popitem(last=False)
+        self._calls[layout] = calls + 1
+        return False
+
+    def _record(self, layout: Layout, inputs: tuple[Tensor, ...]) -> Outputs:
         """Call the function and keep its tape, if that gives the same; else the function is called from now on."""
         recorder = Recorder(inputs)
         try:
@@ -289,7 +304,7 @@ class Recorded:
             return self._function(*inputs)
         while len(self._tapes) >= self._most:
             self._tapes.popitem(last=False)
-        self._tapes[shapes] = tape
+        self._tapes[layout] = tape
         return outputs
 
 

@@ -15,6 +15,7 @@ from torch.profiler import ProfilerActivity, profile
 from tests.checkpoints import variant_config, write_checkpoint
 from voxr_ray.messages import SynthRequest
 from voxr_ray.voxcpm2.loader import load_slot_model
+from voxr_ray.voxcpm2.network import EAGER_STEPS
 from voxr_ray.voxcpm2.slot_model import DECODE_ROWS, VoxCPM2SlotModel
 
 REQUEST = SynthRequest(text="Guard.")
@@ -39,7 +40,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> VoxCPM2SlotModel:
             except StopIteration as end:
                 loaded.admit(slot, end.value, slot)
                 break
-    step(loaded, 16)
+    for _ in range(EAGER_STEPS + 1):
+        step(loaded, 16)
     return loaded
 
 
@@ -68,7 +70,7 @@ def test_operators_of_a_step(model: VoxCPM2SlotModel) -> None:
 def test_steps_and_decodes_are_recorded(model: VoxCPM2SlotModel, caplog: pytest.LogCaptureFixture) -> None:
     """A shape is recorded once; what repeats it calls no function of the network's."""
     network = model._network
-    for _ in range(2):
+    for _ in range(EAGER_STEPS + 1):
         step(model, 16)
         step(model, 3)
     assert not caplog.records, "nothing was given up"

@@ -313,7 +313,7 @@ def test_a_model_that_was_warmed_up_records_nothing_at_its_first_steps(
     model.open(12, 512)
     assert model.lanes.rows == 1, "its own lanes are as before"
     network = model._network
-    recorded = (network._take, network.feat_decoder._move, network.audio_vae._decode)
+    recorded = (network.feat_decoder._move, network.audio_vae._decode)
     before = [each.kept for each in recorded]
     assert all(before)
     for slot in range(12):
@@ -333,5 +333,5 @@ def test_a_warm_up_begins_no_width_after_its_time(
     model = load_slot_model(str(folder), device="cpu", threads=1, warm_up_s=1e-9)
     with caplog.at_level("INFO"):
         model.open(16, 512)
-    assert "warmed up 0 of 8 widths" in caplog.text
-    assert model._network._take.kept == 0
+    assert "warmed up 0 of 12 widths" in caplog.text
+    assert model._network.feat_decoder._move.kept == 0

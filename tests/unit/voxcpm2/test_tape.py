@@ -177,6 +177,36 @@ def test_the_shape_that_was_not_used_for_longest_is_forgotten() -> None:
     assert recorded.kept == 2
 
 
+def test_a_layout_may_have_to_come_again_before_it_is_recorded() -> None:
+    calls = []
+
+    def noted(x: Tensor) -> tuple[Tensor, ...]:
+        calls.append(len(x))
+        return product_and_sum(x)
+
+    recorded = Recorded(noted, after=2, most=2)
+    with torch.inference_mode():
+        for rows in (3, 5, 3, 5, 3, 3, 5, 3, 5):
+            x = draw(rows, 32)
+            assert torch.equal(recorded(x)[0], product_and_sum(x)[0])
+        assert calls == [3, 5, 3, 5, 3, 5], "twice called, once recorded"
+        for rows in (1, 2, 4, 1, 2, 4, 1, 2, 4):
+            recorded(draw(rows, 32))
+    assert recorded.kept == 2, "who is forgotten between two calls begins again"
+
+
+def test_another_layout_of_the_same_shape_is_another_tape(caplog: pytest.LogCaptureFixture) -> None:
+    def flattened(x: Tensor) -> tuple[Tensor, ...]:
+        return (x.reshape(-1).mul(2.0),)
+
+    recorded = Recorded(flattened)
+    square = draw(32, 32)
+    with torch.inference_mode():
+        for x in (square, square.t(), square[:1].expand(32, 32), square.double(), draw(32, 64)[:, ::2]):
+            assert torch.equal(quiet(recorded, caplog, x)[0], flattened(x)[0])
+    assert recorded.kept == 5
+
+
 def test_threads_that_meet_a_shape_together_record_it_once() -> None:
     begun, calls = threading.Barrier(4), []
 
