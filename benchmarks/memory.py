@@ -85,7 +85,7 @@ def measure(size: str, *, device: str, dtype: str, width: int, capacity: int) ->
     """Lines of the table, part by part."""
     meter = Meter(device)
     folder = checkpoint(size)
-    needs = footprint(folder, device=device, dtype=dtype, width=width, capacity=capacity)
+    needs = footprint(folder, device=device, dtype=dtype, width=width, capacity=capacity, graphs=device == "cpu")
 
     def line(part: str, formula: float, measured: float) -> dict[str, Any]:
         mib = 2.0**20

@@ -82,7 +82,7 @@ class Loop:
         # Encodes and seatings take turns, piece by piece, so that neither starves the other.
         self._turns: deque[Callable[[], bool]] = deque([self.encodes.advance, self.batch.advance_seating])
         self._pieces = 0
-        self._opening_pieces = 0
+        self._waited_cycles = 0
 
     def run(self) -> None:
         """Cycle until the door is closed and everybody inside has been served."""
@@ -102,7 +102,7 @@ class Loop:
         self._fill_slots()
         self._prepare()
         if self._may_step():
-            pieces, self._pieces = self._pieces, 0
+            pieces, self._pieces, self._waited_cycles = self._pieces, 0, 0
             self.batch.step(self.waiting, pieces)
         self._publish()
         return self._outlook()
@@ -175,13 +175,17 @@ class Loop:
         """Whether there is a row to step that need not wait for those who opened the batch with it.
 
         A step of few rows takes most of what a step of all takes: of those who come together all but the first are
-        heard earlier if they also start together. The first step waits for as many pieces as there are slots, so that
-        one who brings a long recording holds the others up no longer than a batch of short texts does.
+        heard earlier if they also start together. The first step waits for as many cycles, of a piece each, as there
+        are slots, so that one who brings a long recording holds the others up no longer than a batch of short texts.
         """
         slots = self.batch.slots
-        alone = self.batch.under_way or not slots.seatings()
-        self._opening_pieces = 0 if alone or not slots.rows() else self._opening_pieces + 1
-        return bool(slots.rows()) and (alone or self._opening_pieces >= slots.width)
+        if not slots.rows():
+            self._waited_cycles = 0
+            return False
+        if self.batch.under_way or not slots.seatings():
+            return True
+        self._waited_cycles += 1
+        return self._waited_cycles >= slots.width
 
     def _do_piece(self) -> bool:
         for _ in range(len(self._turns)):

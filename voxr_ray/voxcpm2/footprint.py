@@ -14,6 +14,7 @@ from pathlib import Path
 
 import torch
 
+from voxr_ray.engine.widths import stepped_widths
 from voxr_ray.errors import CheckpointError, ConfigurationError
 from voxr_ray.voxcpm2.checkpoint import DTYPES, CheckpointFiles
 from voxr_ray.voxcpm2.config import ModelConfig
@@ -34,8 +35,8 @@ CUDA_PROCESS_BYTES = 768 * 2**20
 GRAPH_NODE_BYTES = 4096
 """Device memory of one kernel of a captured graph. An estimate."""
 
-TAPE_LAYER_BYTES = 352 * 2**10
-"""Memory of one layer in a recorded step of the language models, as it was measured."""
+TAPE_LAYER_BYTES, DECODE_TAPES_BYTES = 352 * 2**10, 24 * 2**20
+"""Memory of one layer in a recorded step, and of the recorded decodes, as they were measured."""
 
 DECODED_PATCHES = 2
 """Patches of a row that a decode is counted for: the default chunk."""
@@ -108,7 +109,7 @@ def footprint(folder: Path, *, device: str, dtype: str, width: int, capacity: in
         dtype: As for :func:`~voxr_ray.voxcpm2.checkpoint.load_network`.
         width: Slots.
         capacity: Positions of a slot.
-        graphs: Whether steps are captured; if so, all lanes are there from the start.
+        graphs: Whether steps are captured, so that all lanes are there from the start; on a CPU, recorded.
 
     Raises:
         CheckpointError: The folder is no checkpoint, or the dtype is unknown.
@@ -155,7 +156,8 @@ class Sizes:
         patch = config.patch_size * config.feat_dim * FLOAT32
         audio = config.patch_size * config.audio_vae_config.decoder_hop * FLOAT32
         narrower = 1 << (width - 1).bit_length() >> 1 if width > 1 else 0
-        if graphs:
+        whole = graphs and not self.on_cpu
+        if whole:
             most_lanes = width
         elif self.on_cpu:  # only what is used is copied, and what is not used is not there
             most_lanes = max(width, 2 * narrower)
@@ -171,19 +173,20 @@ class Sizes:
             kept=positions * max(patch, audio) if self.on_cpu else 0,
             work=self._work(positions, cache_size),
             process=CPU_PROCESS_BYTES if self.on_cpu else CUDA_PROCESS_BYTES,
-            graphs=self._recorded() if self.on_cpu else self._captured(width, positions) if graphs else 0,
+            graphs=self._graphs(width, positions) if graphs else 0,
             most_lanes=most_lanes,
-            whole=graphs,
+            whole=whole,
         )
 
-    def _captured(self, width: int, positions: int) -> int:
-        return count_graphs(width, positions) * graph_nodes(self.config) * GRAPH_NODE_BYTES
-
-    def _recorded(self) -> int:
-        """Of the shapes that are kept, most are those of the language models: one for each 64 positions and width."""
+    def _graphs(self, width: int, positions: int) -> int:
+        """Captured steps, or recorded ones: of the language models as many as are kept, of LocDiT each width."""
         config = self.config
+        if not self.on_cpu:
+            return count_graphs(width, positions) * graph_nodes(config) * GRAPH_NODE_BYTES
         stacks = (config.lm_config, config.residual_lm, config.encoder_lm)
-        return MOST_TAPES * sum(stack.num_hidden_layers for stack in stacks) * TAPE_LAYER_BYTES
+        layers = MOST_TAPES * sum(stack.num_hidden_layers for stack in stacks)
+        layers += len(stepped_widths(width)) * config.dit_lm.num_hidden_layers
+        return layers * TAPE_LAYER_BYTES + DECODE_TAPES_BYTES
 
     def _work(self, positions: int, cache_size: int) -> int:
         """Bytes a row needs while it is stepped or decoded, whichever is more; one layer is worked on at a time."""

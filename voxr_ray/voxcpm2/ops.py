@@ -27,6 +27,10 @@ NARROW_OUTPUTS, MIN_ROWS_NARROW = 16, 16
 """Rows of a product with at most so many outputs: with fewer, MKL shares products of exactly sixteen outputs out among
 threads by another rule (seen on a processor without AVX-512), and the bits depend on the number of threads."""
 
+FEW_OUTPUTS, OUTPUTS_PER_THREAD = 8, 12
+"""MKL sums in another order where a thread's share of the outputs is less than twelve, so weights are padded to twelve
+for each thread. Up to eight outputs it does not share out. Seen on a processor without AVX-512."""
+
 MOST_ROWS_AMX = 32
 """Rows of a product in bfloat16 on a processor with AMX: oneDNN takes another order of summation beyond them."""
 
@@ -83,11 +87,7 @@ class Linear(nn.Module):
         least = self._least_rows(weight.dtype)
         self._filler = weight.new_zeros(least, self.inputs)
         bias = None if self.bias is None else self.bias.detach()
-        matrix = weight.detach().t()
-        if bias is None:
-            self._product = lambda rows: torch.mm(rows, matrix)
-        else:
-            self._product = lambda rows: torch.addmm(bias, rows, matrix)
+        self._product = self._unpacked(weight.detach(), bias)
         if weight.numel() < PACK_ELEMENTS or not can_pack(weight.dtype):
             return
         mkldnn: Any = torch.ops.mkldnn
@@ -127,6 +127,28 @@ class Linear(nn.Module):
         padded = F.pad(rows, (0, 0, 0, -rows.shape[0] % block))
         parts = [self._multiply(part) for part in torch.split(padded, block)]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+    def _unpacked(self, weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+        outputs, wide = self.outputs, self._padded_outputs()
+        if weight.dtype != torch.float32 or wide == outputs:
+            return self._plain(weight, bias)
+        weight = F.pad(weight, (0, 0, 0, wide - outputs))
+        product = self._plain(weight, None if bias is None else F.pad(bias, (0, wide - outputs)))
+        return lambda rows: product(rows)[:, :outputs].contiguous()
+
+    def _padded_outputs(self) -> int:
+        if self.outputs == 1:  # by a vector, MKL multiplies the last of an odd number of rows in another order
+            return 2
+        if self.outputs <= FEW_OUTPUTS:
+            return self.outputs
+        return max(self.outputs, OUTPUTS_PER_THREAD * torch.get_num_threads())
+
+    @staticmethod
+    def _plain(weight: Tensor, bias: Tensor | None) -> Callable[[Tensor], Tensor]:
+        matrix = weight.t()
+        if bias is None:
+            return lambda rows: torch.mm(rows, matrix)
+        return lambda rows: torch.addmm(bias, rows, matrix)
 
     def _least_rows(self, dtype: torch.dtype) -> int:
         if self.outputs <= NARROW_OUTPUTS:

@@ -113,11 +113,12 @@ def warm_up(
         vae.decode(torch.zeros(rows, config.patch_size, config.feat_dim), vae.decoder.new_state(rows))
 
     decodes = [partial(decode, rows) for rows in range(1, min(decode_rows, width) + 1)]
+    # Each Euler step is the same for whatever is recorded, so a sampler of the fewest will do.
     steps = [partial(eager_step, network, lanes, each, Sampler(2.0, 2), workers) for each in stepped_widths(width)]
     todo: list[Callable[[], object]] = [*decodes, *steps]
     for done, run in enumerate(todo):
         if time.monotonic() - begun_s > most_s:
-            _log.info("warmed up %d of %d widths of decodes and steps in %.1f s", done, len(todo), most_s)
+            _log.info("warmed up %d of %d widths of decodes and steps", done, len(todo))
             return
         run()
     _log.info("warmed up all %d widths of decodes and steps in %.1f s", len(todo), time.monotonic() - begun_s)

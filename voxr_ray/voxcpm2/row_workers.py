@@ -53,8 +53,11 @@ class RowWorkers:
         if self._pool is None or len(tasks) == 1:
             return [task() for task in tasks]
         futures = [self._pool.submit(_infer, task) for task in tasks]
-        wait(futures)
-        return [future.result() for future in futures]
+        try:
+            wait(futures)
+            return [future.result() for future in futures]
+        finally:
+            del futures  # an error's traceback would keep them, and they the error
 
 
 def _compute_alone(started: Barrier) -> None:

@@ -53,7 +53,7 @@ def choose_size(
         has: Bytes that one replica has.
         width: Slots, where the operator chose.
         capacity: Positions, where the operator chose.
-        graphs: Whether steps are captured.
+        graphs: Whether steps are captured, or recorded.
 
     Raises:
         ConfigurationError: Nothing that may be chosen fits. The message has the numbers.
@@ -139,7 +139,7 @@ def _number(option: Any, default: float) -> float:
 
 
 def _captures(settings: Settings) -> bool:
-    return settings.device == "cuda" and settings.cuda_graphs
+    return settings.cuda_graphs if settings.device == "cuda" else settings.cpu_graphs
 
 
 def _in_order(widths: Sequence[int], capacities: Sequence[int]) -> Iterator[Size]:

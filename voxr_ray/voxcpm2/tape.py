@@ -109,6 +109,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = out if isinstance(out, list | tuple) else (out,)
         if any(self._numbers.get(id(tensor), -1) >= 0 for tensor in _tensors(given)):
             arguments = tuple(self._noted(argument) for argument in given)
+            for argument, declared in zip(arguments, schema.arguments, strict=True):
+                if _is_written(declared) and isinstance(argument, Value) and argument.number < 0:
+                    raise RuntimeError(f"{schema.name} writes into a constant")
             outputs = tuple(self._new(result) for result in results)
             self.calls.append(Call(schema, arguments, outputs, listed=isinstance(out, list)))
         elif schema.is_mutable or torch.Tag.nondeterministic_seeded in operator.tags:
@@ -141,6 +144,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _know(self, tensor: Tensor, number: int) -> None:
         self._alive.append(tensor)
         self._numbers[id(tensor)] = number
+
+
+def _is_written(argument: Any) -> bool:
+    """Whether an operator writes into a declared argument."""
+    return argument.alias_info is not None and argument.alias_info.is_write
 
 
 def _looks_at_values(operator: Any, args: tuple[Any, ...]) -> bool:
@@ -231,7 +239,7 @@ class Tape:
 
     def play(self, inputs: tuple[Tensor, ...]) -> Outputs:
         """What the function gives for these inputs."""
-        # Optimised, a product and a sum become one operator with another rounding. The switch is this thread's own.
+        # Optimised, traced steps of this network gave other bits. The switch is this thread's own.
         with optimized_execution(False):
             outputs: Outputs = self._function(*inputs, *self._constants)
         return outputs
@@ -289,6 +297,8 @@ class Recorded:
 
     def _record(self, layout: Layout, inputs: tuple[Tensor, ...]) -> Outputs:
         """Call the function and keep its tape, if that gives the same; else the function is called from now on."""
+        if self._given_up or len({id(tensor) for tensor in inputs}) < len(inputs):
+            return self._function(*inputs)  # while this waited; or what is one tensor here may be two at the next call
         recorder = Recorder(inputs)
         try:
             with recorder:
@@ -310,4 +320,4 @@ class Recorded:
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:
     """Whether two tensors are equal to the bit; what is no number is equal to itself that way."""
-    return torch.equal(one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8))
+    return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))

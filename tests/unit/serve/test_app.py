@@ -160,6 +160,17 @@ def test_the_autoscaler_aims_at_a_batch_nearly_full_and_uses_the_projects_policy
     assert deployments({})["Replica"]._deployment_config.autoscaling_config is None
 
 
+def test_replicas_load_as_set_and_warm_up_and_others_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr("voxr_ray.voxcpm2.loader.load_slot_model", lambda path, **given: asked.append(given))
+    module = import_module("voxr_ray.app")
+    monkeypatch.setattr(module, "build_app", lambda settings, factory: factory(settings))
+    module.app({"device": "cpu", "cpu_graphs": "false", "threads": "2"})
+    load_checkpoint(Settings.load({"device": "cpu"}, {}))
+    chosen = [(each["cpu_graphs"], each["threads"], each["warm_up_s"]) for each in asked]
+    assert chosen == [(False, 2, module.WARM_UP_S), (True, None, 0.0)]
+
+
 def test_spelling_out_needs_its_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     deployments({"normalize": True})
     monkeypatch.setattr(import_module("voxr_ray.app"), "is_installed", lambda: False)
@@ -180,7 +191,7 @@ class TestMemory:
     def small_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from voxr_ray.voxcpm2 import footprint
 
-        monkeypatch.setattr(footprint, "memory_of", lambda device: 600 * 2**20)
+        monkeypatch.setattr(footprint, "memory_of", lambda device: 720 * 2**20)
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         for name in [name for name in os.environ if name.startswith("VOXR_")]:
             monkeypatch.delenv(name)

@@ -68,6 +68,24 @@ def test_rows_of_a_linear_layer(inputs: int, outputs: int, dtype: torch.dtype) -
         assert torch.allclose(close, expected, atol=1e-4 if dtype == torch.float32 else 0.1)
 
 
+@pytest.mark.parametrize("outputs", [1, 3, 8, 9, 12, 16, 20, 24, 32, 48, 64, 96, 128])
+def test_a_linear_layer_gives_the_same_bits_on_any_number_of_threads(outputs: int) -> None:
+    """Those who share a wide batch out compute with one thread each, what is narrow runs on all of them."""
+    x = draw(ROWS, 64)
+    torch.set_num_threads(1)
+    alone = linear(64, outputs, torch.float32)
+    alone.pack()
+    for threads in (2, 3, 4, 6, 8):
+        torch.set_num_threads(threads)
+        layer = linear(64, outputs, torch.float32)
+        layer.pack()
+        for rows in (1, 4, 5, 17, 44, ROWS):
+            assert torch.equal(layer(x[:rows]), alone(x)[:rows]), f"{rows} rows on {threads} threads"
+            torch.set_num_threads(1)
+            assert torch.equal(layer(x[:rows]), alone(x)[:rows]), f"{rows} rows on one of {threads}"
+            torch.set_num_threads(threads)
+
+
 def test_a_linear_layer_keeps_leading_axes() -> None:
     layer = linear(8, 3, torch.float32, bias=False)
     assert layer(draw(2, 5, 8)).shape == (2, 5, 3)

@@ -49,3 +49,16 @@ def test_torchs_silu_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("voxr_ray.voxcpm2.probe.silu", lambda x: x + torch.arange(len(x))[:, None] * 1e-3)
     network = load_network(CheckpointFiles.find(default_checkpoint()), dtype="float32")
     assert row_dependent_operations(network) == ["silu"]
+
+
+def test_what_one_thread_computes_otherwise_would_be_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("voxr_ray.voxcpm2.probe.silu", lambda x: x * torch.get_num_threads())
+    before = torch.get_num_threads()
+    network = load_network(CheckpointFiles.find(default_checkpoint()), dtype="float32")
+    try:
+        for threads, found in ((2, ["silu"]), (1, [])):
+            torch.set_num_threads(threads)
+            assert row_dependent_operations(network) == found
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import numpy as np
@@ -300,6 +301,40 @@ def test_recorded_steps_and_shared_rows_give_the_bytes_of_plain_ones(
     assert drawn(threads=1, cpu_graphs=True) == plain
     assert drawn(threads=2, cpu_graphs=True) == plain
     assert drawn(threads=2, cpu_graphs=False) == plain
+    assert drawn(threads=3, cpu_graphs=True) == plain
+
+
+@pytest.mark.usefixtures("own_threads")
+def test_wide_steps_and_decodes_are_shared_out_and_narrow_ones_are_not(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path_factory.mktemp("random")
+    build(folder)
+    model = load_slot_model(str(folder), device="cpu", threads=2)
+    model.open(8, 512)
+    parts: list[tuple[str, bool, int]] = []
+
+    def watch(name: str, owner: object, method: str) -> None:
+        function = getattr(owner, method)
+
+        def watched(rows: torch.Tensor, *rest: object) -> object:
+            parts.append((name, threading.current_thread().name.startswith("rows"), len(rows)))
+            return function(rows, *rest)
+
+        monkeypatch.setattr(owner, method, watched)
+
+    watch("draw", model._network, "draw")
+    watch("decode", model._network.audio_vae, "decode")
+    for slot in range(8):
+        seat(model, slot, request("x"), slot)
+        parts.clear()
+        if slot in (2, 7):
+            model.step(slot + 1, SAMPLER)
+            model.decode(range(slot + 1))
+            shared = [("draw", True, 4)] * 2 + [("decode", True, 4)] * 2
+            assert parts == (shared if slot == 7 else [("draw", False, 3), ("decode", False, 3)])
+    for slot in range(8):
+        model.release(slot)
 
 
 @pytest.mark.usefixtures("own_threads")

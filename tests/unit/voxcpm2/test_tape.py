@@ -125,7 +125,17 @@ def counts(x: Tensor, seen: Tensor = torch.zeros(1)) -> tuple[Tensor, ...]:  # n
     return (x * 1.0,)
 
 
-@pytest.mark.parametrize("function", [looks, selects, draws, counts])
+def fills(x: Tensor) -> tuple[Tensor, ...]:
+    buffer = torch.zeros(3, 32)
+    buffer.copy_(x)
+    return (buffer * 2,)
+
+
+def gives_a_constant_room(x: Tensor) -> tuple[Tensor, ...]:
+    return (torch.mul(x, 2.0, out=torch.empty(3, 32)),)
+
+
+@pytest.mark.parametrize("function", [looks, selects, draws, counts, fills, gives_a_constant_room])
 def test_what_a_tape_could_not_repeat_is_called_instead(
     function: Callable[..., tuple[Tensor, ...]], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -135,6 +145,27 @@ def test_what_a_tape_could_not_repeat_is_called_instead(
             assert torch.equal(recorded(x)[0], function(x)[0])
     assert recorded.kept == 0
     assert [record.levelno for record in caplog.records] == [logging.WARNING], "said once"
+
+
+def test_one_tensor_given_twice_is_not_recorded_and_two_are(caplog: pytest.LogCaptureFixture) -> None:
+    def weighed(x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
+        return (x - 2 * y,)
+
+    recorded = Recorded(weighed)
+    x, y = draw(3, 32), draw(3, 32)
+    with torch.inference_mode():
+        assert torch.equal(quiet(recorded, caplog, x, x)[0], -x)
+        assert torch.equal(quiet(recorded, caplog, x, y)[0], x - 2 * y)
+        assert torch.equal(quiet(recorded, caplog, y, x)[0], y - 2 * x)
+    assert recorded.kept == 1
+
+
+def test_scalars_are_recorded(caplog: pytest.LogCaptureFixture) -> None:
+    recorded = Recorded(lambda x: (x.sum(), x.amax(dim=0)))
+    with torch.inference_mode():
+        for x in (draw(3, 32), draw(3, 32)):
+            assert torch.equal(quiet(recorded, caplog, x)[0], x.sum())
+    assert recorded.kept == 1
 
 
 def test_a_tape_that_gives_other_bits_is_thrown_away(caplog: pytest.LogCaptureFixture) -> None:
