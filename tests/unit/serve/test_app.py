@@ -191,7 +191,7 @@ class TestMemory:
     def small_machine(self, monkeypatch: pytest.MonkeyPatch) -> None:
         from voxr_ray.voxcpm2 import footprint
 
-        monkeypatch.setattr(footprint, "memory_of", lambda device: 720 * 2**20)
+        monkeypatch.setattr(footprint, "memory_of", lambda device: 660 * 2**20)
         monkeypatch.delenv("RAY_ADDRESS", raising=False)
         for name in [name for name in os.environ if name.startswith("VOXR_")]:
             monkeypatch.delenv(name)
