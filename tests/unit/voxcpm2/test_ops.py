@@ -68,6 +68,10 @@ def test_rows_of_a_linear_layer(inputs: int, outputs: int, dtype: torch.dtype) -
         assert torch.allclose(close, expected, atol=1e-4 if dtype == torch.float32 else 0.1)
 
 
+@pytest.mark.skipif(
+    torch.backends.cpu.get_cpu_capability() != "AVX2",
+    reason="the least share of a thread was measured on processors with AVX2 alone; elsewhere the start-up probe looks",
+)
 @pytest.mark.parametrize("outputs", [1, 3, 8, 9, 12, 16, 20, 24, 32, 48, 64, 96, 128])
 def test_a_linear_layer_gives_the_same_bits_on_any_number_of_threads(outputs: int) -> None:
     """Those who share a wide batch out compute with one thread each, what is narrow runs on all of them."""
