@@ -15,7 +15,7 @@ from torch import Tensor
 
 from voxr_ray.voxcpm2.network import VoxCPM2
 from voxr_ray.voxcpm2.noise import NoiseStream
-from voxr_ray.voxcpm2.stack import LayerCache
+from voxr_ray.voxcpm2.stack import LayerCache, cache_tensors
 from voxr_ray.voxcpm2.vae import State
 
 LENGTH_STEP = 64
@@ -88,7 +88,7 @@ class Tensors:
 
     def caches(self) -> list[Tensor]:
         """All keys and values: ``(lanes, kv_heads, positions, head_dim)`` each."""
-        return [tensor for layer in self.base_cache + self.residual_cache for tensor in (layer.key, layer.value)]
+        return cache_tensors(self.base_cache + self.residual_cache)
 
     def others(self) -> list[Tensor]:
         """Every other tensor; the first axis is the lane."""

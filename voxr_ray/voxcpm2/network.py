@@ -12,7 +12,7 @@ from voxr_ray.voxcpm2.config import ModelConfig
 from voxr_ray.voxcpm2.local import LocDiT, LocEnc
 from voxr_ray.voxcpm2.ops import Linear, RMSNorm, silu
 from voxr_ray.voxcpm2.solver import Solver
-from voxr_ray.voxcpm2.stack import LayerCache, Stack
+from voxr_ray.voxcpm2.stack import LayerCache, Stack, cache_tensors
 from voxr_ray.voxcpm2.tape import Function, Recorded
 from voxr_ray.voxcpm2.vae import AudioVAE, Snake
 
@@ -169,8 +169,7 @@ class VoxCPM2(nn.Module):
         Returns:
             Hidden states ``(rows, hidden)``: base LM, residual LM.
         """
-        caches = [tensor for layer in base_cache + residual_cache for tensor in (layer.key, layer.value)]
-        hidden, residual = self._take(patches, positions, mask, *caches)
+        hidden, residual = self._take(patches, positions, mask, *cache_tensors(base_cache + residual_cache))
         return hidden, residual
 
     def _take_patches(self, patches: Tensor, positions: Tensor, mask: Tensor, *caches: Tensor) -> tuple[Tensor, ...]:

@@ -87,8 +87,8 @@ class Linear(nn.Module):
         least = self._least_rows(weight.dtype)
         self._filler = weight.new_zeros(least, self.inputs)
         bias = None if self.bias is None else self.bias.detach()
-        self._product = self._unpacked(weight.detach(), bias)
         if weight.numel() < PACK_ELEMENTS or not can_pack(weight.dtype):
+            self._product = self._unpacked(weight.detach(), bias)
             return
         mkldnn: Any = torch.ops.mkldnn
         # The layout depends on the batch-size hint alone, never on the rows that are multiplied later.

@@ -199,16 +199,14 @@ class VoxCPM2SlotModel:
             groups[len(lanes.seats[slot].pending)].append(slot)
         empty = np.zeros(0, dtype=np.float32)
         audio = dict.fromkeys(groups.pop(0, []), empty)
-        done: list[tuple[list[int], State]] = []
         most = DECODE_ROWS if self._network.device.type == "cpu" else len(slots)
         parts = [each[at : at + most] for each in groups.values() for at in range(0, len(each), most)]
         results = self._workers.run([partial(self._decode_rows, part) for part in parts])
-        for group, (samples, state) in zip(parts, results, strict=True):
-            done.append((group, state))
+        for part, (samples, _) in zip(parts, results, strict=True):
             # Rows are copied: a view would keep the samples of the whole batch alive for as long as one caller waits.
-            audio.update((slot, row.copy()) for slot, row in zip(group, samples.cpu().numpy(), strict=True))
-        for group, state in done:
-            lanes.store_decoder_rows(group, state)
+            audio.update((slot, row.copy()) for slot, row in zip(part, samples.cpu().numpy(), strict=True))
+        for part, (_, state) in zip(parts, results, strict=True):
+            lanes.store_decoder_rows(part, state)
         return [audio[slot] for slot in slots]
 
     @torch.inference_mode()

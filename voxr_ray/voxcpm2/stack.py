@@ -40,6 +40,11 @@ class LayerCache:
         return LayerCache(self.key[rows], self.value[rows])
 
 
+def cache_tensors(layers: list[LayerCache]) -> list[Tensor]:
+    """Key, value, key, value …, layer by layer."""
+    return [tensor for layer in layers for tensor in (layer.key, layer.value)]
+
+
 def lazy_zeros(shape: tuple[int, ...], *, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Zeros whose memory, on a CPU, is first touched when it is first used.
 

@@ -107,15 +107,15 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         rest = schema.arguments[len(args) :]
         given = (*args, *(kwargs.get(argument.name, argument.default_value) for argument in rest))
         results = out if isinstance(out, list | tuple) else (out,)
-        if any(self._numbers.get(id(tensor), -1) >= 0 for tensor in _tensors(given)):
+        for argument, declared in zip(given, schema.arguments, strict=True):
+            if _is_written(declared) and not all(self._is_live(tensor) for tensor in _tensors((argument,))):
+                raise RuntimeError(f"{schema.name} writes into a constant")
+        if any(self._is_live(tensor) for tensor in _tensors(given)):
             arguments = tuple(self._noted(argument) for argument in given)
-            for argument, declared in zip(arguments, schema.arguments, strict=True):
-                if _is_written(declared) and isinstance(argument, Value) and argument.number < 0:
-                    raise RuntimeError(f"{schema.name} writes into a constant")
             outputs = tuple(self._new(result) for result in results)
             self.calls.append(Call(schema, arguments, outputs, listed=isinstance(out, list)))
-        elif schema.is_mutable or torch.Tag.nondeterministic_seeded in operator.tags:
-            raise RuntimeError(f"{schema.name} writes into a constant, or is none")
+        elif torch.Tag.nondeterministic_seeded in operator.tags:
+            raise RuntimeError(f"{schema.name} gives no constant")
         else:
             for result in results:
                 self.value(result)
@@ -127,6 +127,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.constants.append(tensor)
             self._know(tensor, -len(self.constants))
         return Value(self._numbers[id(tensor)])
+
+    def _is_live(self, tensor: Tensor) -> bool:
+        """Whether a tensor is an input or follows from one; everything else is the same at every call."""
+        return self._numbers.get(id(tensor), -1) >= 0
 
     def _noted(self, argument: Any) -> Any:
         if isinstance(argument, Tensor):

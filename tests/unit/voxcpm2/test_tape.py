@@ -23,7 +23,7 @@ def draw(*shape: int) -> Tensor:
 
 
 def product_and_sum(x: Tensor) -> tuple[Tensor, ...]:
-    """What optimisers of graphs make one operator of, which rounds otherwise."""
+    """What an optimiser of graphs may make one operator of."""
     return (torch.mm(x, WEIGHT) + x,)
 
 
