@@ -1,16 +1,14 @@
 """Settings: one validated, immutable value that the builder makes once and every deployment is given.
 
 Sources, strongest first: arguments of the application (``serve run voxr_ray:app max_batch=16``, or ``args:`` in a
-deployment file), environment variables ``VOXR_<NAME>`` of the process that builds the application, defaults. Both
-kinds of outside value may be text, so text is read as JSON wherever a field is not text itself.
+deployment file), environment variables ``VOXR_<NAME>`` of the process that builds the application, defaults.
+:mod:`voxr_ray.config_source` reads them; fields, what they may be together, and what follows from them are here.
 
 Everything wrong with the settings is found here, before anything is deployed, and said in one line.
 """
 
 from __future__ import annotations
 
-import difflib
-import json
 import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
@@ -27,12 +25,9 @@ from pydantic import (
     model_validator,
 )
 
+from voxr_ray.config_source import collect, read
 from voxr_ray.errors import ConfigurationError
 
-ENVIRONMENT_PREFIX = "VOXR_"
-
-_TEXT_FIELDS = frozenset({"model", "model_name", "device", "dtype", "api_keys_file", "voices_dir"})
-_LIST_FIELDS = frozenset({"model_aliases", "api_keys", "cors_origins", "allowed_audio_hosts", "allowed_audio_folders"})
 _SECRET_FIELDS = frozenset({"api_keys"})
 
 
@@ -243,19 +238,9 @@ class Settings(BaseModel):
         Raises:
             ConfigurationError: A name is unknown, a value is out of range, or values contradict each other. One line.
         """
-        given: dict[str, Any] = {}
-        for variable, text in sorted(environ.items()):
-            if variable.startswith(ENVIRONMENT_PREFIX) and text != "":
-                name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
-                if name not in cls.model_fields or variable != variable.upper():
-                    raise ConfigurationError(f"environment variable {variable} is no setting; {_known(cls, name)}")
-                given[name] = text
-        for name, value in args.items():
-            if name not in cls.model_fields:
-                raise ConfigurationError(f"{name!r} is no setting; {_known(cls, name)}", param=str(name))
-            given[name] = value
+        given = collect(args, environ, cls.model_fields)
         try:
-            return cls.model_validate({name: _read(name, value) for name, value in given.items()})
+            return cls.model_validate({name: read(name, value) for name, value in given.items()})
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
             name = ".".join(str(part) for part in first["loc"][:1])
@@ -368,25 +353,3 @@ class Settings(BaseModel):
         if self.graceful_shutdown_timeout_s is not None:
             return self.graceful_shutdown_timeout_s
         return self.request_timeout_s + 10.0
-
-
-def _known(cls: type[BaseModel], name: str) -> str:
-    """What to try instead of an unknown name: the ones like it, or all."""
-    alike = difflib.get_close_matches(str(name), cls.model_fields, n=3)
-    return f"is it {' or '.join(alike)}?" if alike else "known are " + ", ".join(cls.model_fields)
-
-
-def _read(name: str, value: Any) -> Any:
-    """Read text as JSON where the field is not text; what is no JSON stays for validation to complain about."""
-    if not isinstance(value, str):
-        return value
-    if name in _TEXT_FIELDS:
-        return None if value == "null" and name in ("model_name", "api_keys_file") else value
-    lowered = value.strip().lower()
-    if name in _LIST_FIELDS and not lowered.startswith("["):
-        # Empty parts stay, to be refused: a list of keys that turned out empty would open the server to everybody.
-        return [] if lowered in ("null", "none") else [part.strip() for part in value.split(",")]
-    try:
-        return json.loads(lowered if lowered in ("true", "false", "none", "null") else value)
-    except ValueError:
-        return None if lowered == "none" else value

@@ -19,7 +19,8 @@ NUMERIC = {"numpy", "pydantic", "pydantic_core"}
 LAYERS: dict[str, tuple[set[str], set[str]]] = {
     "errors": (set(), set()),
     "messages": ({"errors"}, NUMERIC),
-    "config": ({"errors"}, NUMERIC),
+    "config_source": ({"errors"}, set()),
+    "config": ({"errors", "config_source"}, NUMERIC),
     "decode": ({"errors"}, {"numpy", "soundfile", "av"}),
     "audio": ({"errors", "decode"}, {"numpy", "soxr"}),
     "encode": ({"errors", "audio"}, {"numpy", "soxr", "av"}),
