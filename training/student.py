@@ -105,7 +105,7 @@ def run_stack(
         angles = cos.unsqueeze(-2), sin.unsqueeze(-2)
     last = len(stack.layers) - 1
     for index, layer in enumerate(stack.blocks()):
-        query, key, value = layer.project(x, angles)
+        query, key, value = layer.rotated(layer.project(x), angles)
         if watch is not None:
             watch.look(index, query, key)
         if index == last and keep != slice(None):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +61,18 @@ def time_embedding(times: Tensor, size: int) -> Tensor:
     return torch.cat((angles.sin(), angles.cos()), dim=-1)
 
 
+class Tokens(NamedTuple):
+    """Tokens as they enter a stack, and what its first block projects of them.
+
+    Attributes:
+        hidden: ``(..., hidden)``.
+        projected: ``(..., (heads + 2 * kv_heads) * head_dim)``, see :meth:`Layer.project`.
+    """
+
+    hidden: Tensor
+    projected: Tensor
+
+
 class LocDiT(nn.Module):
     """Velocity of a noisy patch, given two conditioning tokens, the time and the previous patch.
 
@@ -98,25 +111,36 @@ class LocDiT(nn.Module):
         """Where the network is."""
         return self.decoder.norm.weight.device
 
-    def forward(self, noisy: Tensor, mu: Tensor, time_token: Tensor, condition: Tensor) -> Tensor:
+    def tokens(self, hidden: Tensor) -> Tokens:
+        """Tokens ``(..., hidden)`` with their projections."""
+        return Tokens(hidden, self.decoder.blocks()[0].project(hidden))
+
+    def forward(self, noisy: Tensor, known: Tokens, time: Tokens) -> Tensor:
         """Estimate the velocity.
 
         Args:
-            noisy: ``(rows, patch_size, feat_dim)``, where a row has as many lines of ``mu`` as that is longer: the
+            noisy: ``(rows, patch_size, feat_dim)``, where a row has as many lines of ``known`` as that is longer: the
                 guided and the unguided estimate start from the same sample.
-            mu: ``(rows, 2, hidden)``.
-            time_token: ``(hidden,)``, the same for all rows.
-            condition: The previous patch after ``cond_proj``, ``(rows, patch_size, hidden)``: it does not change
-                between Euler steps.
+            known: The ``mu`` tokens and the previous patch after ``cond_proj``, ``(rows, 2 + patch_size, …)``. They do
+                not change between Euler steps, nor does what the first block projects of them.
+            time: The time token ``(…)``, the same for all rows.
 
         Returns:
             ``(rows, patch_size, feat_dim)``.
         """
-        time = time_token.view(1, 1, -1).expand(mu.shape[0], 1, -1)
-        frames = self.in_proj(noisy)
-        if frames.shape[0] != mu.shape[0]:
-            frames = frames.repeat(mu.shape[0] // frames.shape[0], 1, 1)
-        sequence = torch.cat((mu, time, condition, frames), dim=1)
-        hidden = self.decoder.local(sequence, slice(sequence.shape[1] - self.patch_size, None))
+        frames = self.tokens(self.in_proj(noisy))
+        sequence, projected = (_in_order(*parts) for parts in zip(known, time, frames, strict=True))
+        hidden = self.decoder.local(sequence, slice(sequence.shape[1] - self.patch_size, None), projected)
         velocity: Tensor = self.out_proj(hidden)
         return velocity
+
+
+def _in_order(known: Tensor, time: Tensor, frames: Tensor) -> Tensor:
+    """The sequence of :class:`LocDiT` from tokens or projections ``(rows, positions, size)``, ``(size,)`` and frames.
+
+    Frames are repeated as often as ``known`` has more rows.
+    """
+    rows = known.shape[0]
+    mu, condition = known[:, :2], known[:, 2:]
+    repeated = frames.repeat(rows // frames.shape[0], 1, 1)
+    return torch.cat((mu, time.view(1, 1, -1).expand(rows, 1, -1), condition, repeated), dim=1)

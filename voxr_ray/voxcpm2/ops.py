@@ -37,7 +37,7 @@ MOST_ROWS_AMX = 32
 BLOCK_ROWS = 64
 """Rows of every matrix product on a GPU, where the kernel is chosen by the number of rows at every size."""
 
-PACK_ELEMENTS = 192 * 1024
+PACK_ELEMENTS = 256 * 1024
 """Weights of at least this many elements are packed for oneDNN; for smaller ones the call itself costs more."""
 
 VALUE_BLOCK = 256
@@ -101,6 +101,10 @@ class Linear(nn.Module):
     def packed(self) -> bool:
         """Whether the weight is packed."""
         return self._packed
+
+    def scale_inputs(self, factors: Tensor) -> None:
+        """Multiply inputs by ``factors`` ``(inputs,)`` from here on, by way of the weight; before it is packed."""
+        self.weight = nn.Parameter(self.weight.detach() * factors, requires_grad=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """``(..., inputs)`` to ``(..., outputs)``, same dtype."""
@@ -174,7 +178,8 @@ class RMSNorm(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.eps = eps
-        self._scaled: tuple[Tensor, Tensor] | None = None
+        self._floor: Tensor | None = None
+        self._factors: Tensor | None = None
 
     def pack(self) -> None:
         """Compute once what only depends on the weight, which must not change from here on.
@@ -182,10 +187,19 @@ class RMSNorm(nn.Module):
         With the weight times the root of the size, ``x / sqrt(length^2 + size * eps)`` needs no division by the size.
         In narrow dtypes the product would round the weight, so they keep the longer way.
         """
-        size, device = self.weight.numel(), self.weight.device
-        if self.weight.dtype == torch.float32 and device.type == "cpu":
-            floor = torch.full((1,), size * self.eps, device=device)
-            self._scaled = self.weight.detach() * math.sqrt(size), floor
+        if self._floor is None and self.weight.dtype == torch.float32 and self.weight.device.type == "cpu":
+            size = self.weight.numel()
+            self._floor = torch.full((1,), size * self.eps)
+            self._factors = self.weight.detach() * math.sqrt(size)
+
+    def hand_over(self) -> Tensor | None:
+        """Leave the weight to whoever reads the output: factors ``(size,)``, or ``None`` where that would round them.
+
+        From here on the output lacks them.
+        """
+        self.pack()
+        factors, self._factors = self._factors, None
+        return factors
 
     def forward(self, x: Tensor) -> Tensor:
         """Any shape ending in ``size``; statistics in float32.
@@ -195,10 +209,10 @@ class RMSNorm(nn.Module):
         """
         if torch.is_grad_enabled():
             return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
-        if self._scaled is not None:
-            weight, floor = self._scaled
+        if self._floor is not None:
             length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-            return (x * torch.addcmul(floor, length, length).rsqrt_()).mul_(weight)
+            scaled = x * torch.addcmul(self._floor, length, length).rsqrt_()
+            return scaled if self._factors is None else scaled.mul_(self._factors)
         wide = widened(x)
         size = x.shape[-1]
         length = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from voxr_ray.voxcpm2.local import LocDiT
+from voxr_ray.voxcpm2.local import LocDiT, Tokens
 from voxr_ray.voxcpm2.tape import Function, Recorded
 
 
@@ -58,7 +58,7 @@ class Solver(nn.Module):
         super().__init__()
         self.estimator = estimator
         self.mean_mode = mean_mode
-        self._tokens: dict[int, tuple[Tensor, Tensor]] = {}
+        self._schedules: dict[int, tuple[Tensor, Tokens]] = {}
         self._move: Function = self.move
 
     def record(self) -> None:
@@ -82,35 +82,45 @@ class Solver(nn.Module):
             float32 ``(rows, patch_size, feat_dim)``. The sample and the guidance stay in float32 in every dtype of
             the network.
         """
-        deltas, tokens = self._schedule(inference_timesteps)
+        deltas, times = self._schedule(inference_timesteps)
         condition = self.estimator.cond_proj(previous.to(mu.dtype))
         # Guided and unguided rows share one pass; the unguided half has no mu but the same previous patch.
         both_mu = torch.cat((mu, torch.zeros_like(mu)))
-        both_condition = condition.repeat(2, 1, 1)
+        known = self.estimator.tokens(torch.cat((both_mu, condition.repeat(2, 1, 1)), dim=1))
         if not isinstance(guidance, Tensor):
             guidance = torch.full((), guidance, device=noise.device)
         sample = noise
-        for delta, token in zip(deltas, tokens, strict=True):
-            (sample,) = self._move(sample, both_mu, token, both_condition, delta, guidance)
+        for delta, hidden, projected in zip(deltas, *times, strict=True):
+            (sample,) = self._move(sample, *known, hidden, projected, delta, guidance)
         return sample
 
     def move(
-        self, sample: Tensor, both_mu: Tensor, token: Tensor, both_condition: Tensor, delta: Tensor, guidance: Tensor
+        self,
+        sample: Tensor,
+        known: Tensor,
+        known_projected: Tensor,
+        time: Tensor,
+        time_projected: Tensor,
+        delta: Tensor,
+        guidance: Tensor,
     ) -> tuple[Tensor]:
         """One Euler step of guided rows.
 
         Args:
             sample: float32 ``(rows, patch_size, feat_dim)``.
-            both_mu: ``(2 * rows, 2, hidden)``, zero in the unguided half.
-            token: The step's time token ``(hidden,)``.
-            both_condition: The previous patch after ``cond_proj``, ``(2 * rows, patch_size, hidden)``.
+            known: See :meth:`LocDiT.forward`, ``(2 * rows, 2 + patch_size, hidden)``; ``mu`` is zero in the unguided
+                half.
+            known_projected: What the first block projects of them.
+            time: The step's time token ``(hidden,)``.
+            time_projected: What the first block projects of it.
             delta: float32 scalar, how far to move.
             guidance: float32 scalar.
 
         Returns:
             The sample behind the step, alone in a tuple.
         """
-        velocity = self.estimator(sample.to(both_mu.dtype), both_mu, token, both_condition).float()
+        tokens = Tokens(known, known_projected), Tokens(time, time_projected)
+        velocity = self.estimator(sample.to(known.dtype), *tokens).float()
         both = velocity.reshape(2, sample.shape[0], -1)
         guided, unguided = both.unbind(0)
         # Products of both halves with the unguided one: their overlap, and its own square.
@@ -119,13 +129,14 @@ class Solver(nn.Module):
         mixed = base + (guided - base) * guidance
         return (sample - mixed.view_as(sample) * delta,)
 
-    def _schedule(self, inference_timesteps: int) -> tuple[Tensor, Tensor]:
-        """Lengths ``(steps,)`` and time tokens ``(steps, hidden)`` of all steps, made once per number of steps."""
-        if inference_timesteps not in self._tokens:
+    def _schedule(self, inference_timesteps: int) -> tuple[Tensor, Tokens]:
+        """Lengths ``(steps,)`` and time tokens ``(steps, …)`` of all steps, made once per number of steps."""
+        if inference_timesteps not in self._schedules:
             steps = euler_steps(inference_timesteps)
             device = self.estimator.device
             times = torch.tensor([step.time for step in steps], dtype=torch.float32, device=device)
             lengths = torch.tensor([step.delta for step in steps], dtype=torch.float32, device=device)
             deltas = lengths if self.mean_mode else torch.zeros_like(lengths)
-            self._tokens[inference_timesteps] = lengths, self.estimator.time_tokens(times, deltas)
-        return self._tokens[inference_timesteps]
+            tokens = self.estimator.tokens(self.estimator.time_tokens(times, deltas))
+            self._schedules[inference_timesteps] = lengths, tokens
+        return self._schedules[inference_timesteps]

@@ -143,12 +143,23 @@ class Layer(nn.Module):
         paired = heads.transpose(1, 2).reshape(-1, weight.shape[-1])
         self.qkv.weight = nn.Parameter(torch.cat((paired, weight[len(paired) :])), requires_grad=False)
 
-    def project(self, x: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
+    def hand_norms_over(self) -> None:
+        """Have the products behind the norms multiply by the norms' weights, where that rounds nothing anew."""
+        for norm, linear in ((self.input_layernorm, self.qkv), (self.post_attention_layernorm, self.gate_up)):
+            if (factors := norm.hand_over()) is not None:
+                linear.scale_inputs(factors)
+
+    def project(self, x: Tensor) -> Tensor:
+        """Queries, keys and values of ``x`` ``(..., hidden)``: ``(..., (heads + 2 * kv_heads) * head_dim)``."""
+        out: Tensor = self.qkv(self.input_layernorm(x))
+        return out
+
+    def rotated(self, projected: Tensor, angles: Angles | None) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries ``(..., heads, head_dim)``, rotated keys and values ``(..., kv_heads, head_dim)``.
 
-        Queries and keys come out in float32 when rotated, in the dtype of ``x`` otherwise.
+        Queries and keys come out in float32 when rotated, in the dtype of what is projected otherwise.
         """
-        fused = self.qkv(self.input_layernorm(x)).view(*x.shape[:-1], self.heads + 2 * self.kv_heads, self.head_dim)
+        fused = projected.view(*projected.shape[:-1], self.heads + 2 * self.kv_heads, self.head_dim)
         query_key = fused[..., : self.heads + self.kv_heads, :]
         if isinstance(angles, Tensor):
             query_key = rotate_pairs(query_key, angles)
@@ -217,6 +228,7 @@ class Stack(nn.Module):
         self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
         self.rope = None if config.no_rope else Rope(config, length or config.max_position_embeddings)
+        self._ready = False
 
     def new_cache(self, rows: int, positions: int, *, dtype: torch.dtype, device: torch.device) -> list[LayerCache]:
         """Zeroed caches, one per layer. Zeros matter: attention multiplies masked positions by zero, not by NaN."""
@@ -230,12 +242,13 @@ class Stack(nn.Module):
         """The blocks, in order."""
         return list(self.layers)  # type: ignore[arg-type]
 
-    def local(self, x: Tensor, keep: slice) -> Tensor:
+    def local(self, x: Tensor, keep: slice, projected: Tensor | None = None) -> Tensor:
         """Bidirectional pass over a short sequence.
 
         Args:
             x: ``(rows, length, hidden)``.
             keep: Positions whose output is wanted; the last block computes no others.
+            projected: What the first block's :meth:`Layer.project` makes of ``x``, where that is known already.
 
         Returns:
             ``(rows, kept, hidden)``.
@@ -243,7 +256,9 @@ class Stack(nn.Module):
         angles = self._angles(slice(0, x.shape[1]))
         last = len(self.layers) - 1
         for index, layer in enumerate(self.blocks()):
-            query, key, value = layer.project(x, angles)
+            if index > 0 or projected is None:
+                projected = layer.project(x)
+            query, key, value = layer.rotated(projected, angles)
             if index == last:
                 query, x = query[:, keep], x[:, keep]
             x = layer.finish(x, layer.attend_local(query, key, value))
@@ -265,7 +280,7 @@ class Stack(nn.Module):
         seen = torch.arange(end, device=x.device)
         mask = torch.where(seen[None, :] > seen[start:, None], -torch.inf, 0.0)
         for layer, stored in zip(self.blocks(), cache, strict=True):
-            query, key, value = layer.project(x, angles)
+            query, key, value = layer.rotated(layer.project(x), angles)
             stored.key[:, :, start:end] = key.transpose(1, 2)
             stored.value[:, :, start:end] = value.transpose(1, 2)
             attended = layer.attend_sequence(query, stored.key[:, :, :end], stored.value[:, :, :end], mask)
@@ -289,7 +304,7 @@ class Stack(nn.Module):
         each = torch.arange(rows, device=x.device)
         angles = self._angles(positions)
         for layer, stored in zip(self.blocks(), cache, strict=True):
-            query, key, value = layer.project(x, angles)
+            query, key, value = layer.rotated(layer.project(x), angles)
             stored.key[each, :, positions] = key.to(stored.key.dtype)
             stored.value[each, :, positions] = value.to(stored.value.dtype)
             grouped = query.reshape(rows, layer.kv_heads, layer.heads // layer.kv_heads, layer.head_dim)
@@ -298,11 +313,16 @@ class Stack(nn.Module):
         return self.norm(x)  # type: ignore[no-any-return]
 
     def pack(self) -> None:
-        """Prepare for inference what rotates queries and keys; before the layers of this stack are packed."""
-        if self.rope is not None and self.rope.turns is None:
+        """Prepare for inference what layers have in common; before the layers of this stack are packed."""
+        if self._ready:
+            return
+        self._ready = True
+        if self.rope is not None:
             self.rope.pack()
-            for layer in self.blocks():
+        for layer in self.blocks():
+            if self.rope is not None:
                 layer.interleave()
+            layer.hand_norms_over()
 
     def _angles(self, positions: Tensor | slice) -> Angles | None:
         if self.rope is None:
