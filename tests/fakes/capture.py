@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from voxr_ray.voxcpm2.graphs import Region
+from voxr_ray.voxcpm2.graphs import Capture, GraphKind, Region
 
 
 class Kept:
@@ -26,3 +26,8 @@ class Kept:
             region()
 
         return replay
+
+
+def captures(capture: Capture) -> dict[GraphKind, Capture]:
+    """One capture for every kind."""
+    return dict.fromkeys(GraphKind, capture)

@@ -18,7 +18,7 @@ from voxr_ray.engine.widths import stepped_widths
 from voxr_ray.errors import CheckpointError, ConfigurationError
 from voxr_ray.voxcpm2.checkpoint import DTYPES, CheckpointFiles
 from voxr_ray.voxcpm2.config import ModelConfig
-from voxr_ray.voxcpm2.graphs import count_graphs
+from voxr_ray.voxcpm2.graphs import read_lengths
 from voxr_ray.voxcpm2.lanes import LENGTH_STEP, round_up
 from voxr_ray.voxcpm2.noise import DRAWN_AHEAD
 from voxr_ray.voxcpm2.step_cost import FLOAT32, attention_copies, graph_nodes, lane_bytes_per_position, local_values
@@ -182,7 +182,8 @@ class Sizes:
         """Captured steps, or recorded ones: of the language models as many as are kept, of LocDiT each width."""
         config = self.config
         if not self.on_cpu:
-            return count_graphs(width, positions) * graph_nodes(config) * GRAPH_NODE_BYTES
+            widths, lengths = len(stepped_widths(width)), len(read_lengths(positions))
+            return graph_nodes(config, widths=widths, lengths=lengths) * GRAPH_NODE_BYTES
         stacks = (config.lm_config, config.residual_lm, config.encoder_lm)
         layers = MOST_TAPES * sum(stack.num_hidden_layers for stack in stacks)
         layers += len(stepped_widths(width)) * config.dit_lm.num_hidden_layers

@@ -188,10 +188,13 @@ class Lanes:
         return [tail.index_select(0, index) for tail in self.tensors.decoder_state]
 
     def store_decoder_rows(self, slots: Sequence[int], state: State) -> None:
-        """Write back what :meth:`decoder_rows` gave, after a decode, and drop the patches it decoded."""
+        """Write back what :meth:`decoder_rows` gave, after a decode."""
         index = torch.tensor(slots, device=self._network.device)
         for tail, rows in zip(self.tensors.decoder_state, state, strict=True):
             tail.index_copy_(0, index, rows)
+
+    def drop_pending(self, slots: Sequence[int]) -> None:
+        """Drop the patches of some lanes, which are decoded."""
         for slot in slots:
             self.seats[slot].pending.clear()
 

@@ -10,7 +10,7 @@ import torch
 
 from voxr_ray.errors import ConfigurationError
 from voxr_ray.voxcpm2.checkpoint import CheckpointFiles, load_network
-from voxr_ray.voxcpm2.graphs import GraphOptions, cuda_capture
+from voxr_ray.voxcpm2.graphs import GraphOptions, cuda_captures
 from voxr_ray.voxcpm2.probe import row_dependent_operations
 from voxr_ray.voxcpm2.settings import load_settings
 from voxr_ray.voxcpm2.slot_model import Pieces, VoxCPM2SlotModel
@@ -82,7 +82,7 @@ def load_slot_model(
 def _graphs(device: torch.device, inference_timesteps: int) -> GraphOptions | None:
     if device.type != "cuda":
         return None
-    return GraphOptions(cuda_capture(device), inference_timesteps=inference_timesteps)
+    return GraphOptions(cuda_captures(device), inference_timesteps=inference_timesteps)
 
 
 def usable_device(device: str) -> str:

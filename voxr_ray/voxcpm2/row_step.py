@@ -22,27 +22,19 @@ from voxr_ray.voxcpm2.row_workers import RowWorkers
 _log = logging.getLogger(__name__)
 
 
-def step_rows(
-    network: VoxCPM2,
-    rows: Tensors,
-    noise: Tensor,
-    positions: Tensor,
-    *,
-    length: int,
-    inference_timesteps: int,
-    guidance: float | Tensor,
+def draw_rows(
+    network: VoxCPM2, rows: Tensors, noise: Tensor, *, inference_timesteps: int, guidance: float | Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Draw the next patch of the first lanes and take it into both language models.
+    """Draw the next patch of the first lanes, and change nothing.
 
-    Nothing in here waits for the device, copies from the host or looks at a tensor's values, and every shape follows
-    from the arguments, so that it can be captured once the tokens of ``inference_timesteps`` have been made.
+    Nothing in here or in :func:`take_rows` waits for the device, copies from the host or looks at a tensor's values,
+    and every shape follows from the arguments, so that both can be captured once the tokens of ``inference_timesteps``
+    have been made.
 
     Args:
         network: The network.
-        rows: All lanes; as many as ``noise`` has rows are stepped, and their tensors are written.
+        rows: All lanes; as many as ``noise`` has rows are read.
         noise: float32 ``(rows, patch_size, feat_dim)``.
-        positions: int64 ``(rows,)``, below ``length``.
-        length: Positions of each lane that are read, a multiple of 64.
         inference_timesteps: Euler steps.
         guidance: See :meth:`Solver.forward`.
 
@@ -54,33 +46,47 @@ def step_rows(
     # The decision belongs to the hidden state that conditions this patch, so it can be had before the patch is.
     stop = network.stop_wins(base_hidden)
     patches = network.draw(noise, base_hidden, residual_hidden, rows.previous[:width], inference_timesteps, guidance)
+    return stop, patches
+
+
+def take_rows(network: VoxCPM2, rows: Tensors, patches: Tensor, positions: Tensor, *, length: int) -> None:
+    """Take patches just drawn into both language models; see :func:`draw_rows`.
+
+    Args:
+        network: The network.
+        rows: All lanes; as many as there are patches are stepped, and their tensors are written.
+        patches: float32 ``(rows, patch_size, feat_dim)``.
+        positions: int64 ``(rows,)``, below ``length``.
+        length: Positions of each lane that are read, a multiple of 64.
+    """
+    width = patches.shape[0]
     seen = torch.arange(length, device=positions.device)[None] <= positions[:, None]
     mask = torch.where(seen, 0.0, -torch.inf)[:, None, None, :]
     hidden, residual = network.step(patches, rows.base_cache, rows.residual_cache, positions, mask)
     rows.base_hidden[:width] = hidden
     rows.residual_hidden[:width] = residual
     rows.previous[:width] = patches
-    return stop, patches
 
 
 def eager_step(
     network: VoxCPM2, lanes: Lanes, width: int, sampler: Sampler, workers: RowWorkers
 ) -> tuple[Tensor, Tensor]:
-    """A step that reads no further than lanes reach, its rows shared out among workers; gives what step_rows gives."""
+    """A step that reads no further than lanes reach, its rows shared out among workers; gives what draw_rows gives."""
     taken = lanes.positions(width)
     noise = lanes.noise(width).to(network.device)
 
     def step(part: slice) -> tuple[Tensor, Tensor]:
-        reached = taken[part]
-        return step_rows(
+        reached, rows = taken[part], lanes.tensors.part(part)
+        stop, patches = draw_rows(
             network,
-            lanes.tensors.part(part),
+            rows,
             noise[part],
-            torch.tensor(reached, dtype=torch.int64, device=network.device),
-            length=round_up(max(reached) + 1, LENGTH_STEP),
             inference_timesteps=sampler.inference_timesteps,
             guidance=sampler.cfg_value,
         )
+        positions = torch.tensor(reached, dtype=torch.int64, device=network.device)
+        take_rows(network, rows, patches, positions, length=round_up(max(reached) + 1, LENGTH_STEP))
+        return stop, patches
 
     parts = workers.run([partial(step, part) for part in workers.split(width)])
     if len(parts) == 1:

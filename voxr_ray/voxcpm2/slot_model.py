@@ -19,13 +19,15 @@ from torch import Tensor
 from voxr_ray.engine.model import ModelSpec, Padding, Plan, Work
 from voxr_ray.errors import InvalidRequest
 from voxr_ray.messages import Recording, Sampler, SynthRequest
-from voxr_ray.voxcpm2.graphs import GraphOptions, StepGraphs
+from voxr_ray.voxcpm2.captured import CapturedSteps
+from voxr_ray.voxcpm2.graphs import GraphOptions
 from voxr_ray.voxcpm2.lanes import Handoff, Lanes, round_up
 from voxr_ray.voxcpm2.network import VoxCPM2
 from voxr_ray.voxcpm2.noise import NoiseStream
 from voxr_ray.voxcpm2.row_step import eager_step, warm_up
 from voxr_ray.voxcpm2.row_workers import RowWorkers
 from voxr_ray.voxcpm2.sequence import CONTEXT_PATCHES, Prefix, count_positions
+from voxr_ray.voxcpm2.streams import Streams, streams_of
 from voxr_ray.voxcpm2.tokenizer import TextTokenizer, collapse_spaces
 from voxr_ray.voxcpm2.vae import State
 
@@ -57,6 +59,7 @@ class VoxCPM2SlotModel:
         notice: What its users must know of it, if anything.
         graphs: How to capture steps; ``None`` runs every step kernel by kernel.
         warm_up_s: Seconds that :meth:`open` may take to have every width stepped once, where steps are not captured.
+        streams: Where decodes and encodes run; those of the network's device if not given.
     """
 
     def __init__(
@@ -69,6 +72,7 @@ class VoxCPM2SlotModel:
         notice: str | None = None,
         graphs: GraphOptions | None = None,
         warm_up_s: float = 0.0,
+        streams: Streams | None = None,
     ) -> None:
         config = network.config
         vae = config.audio_vae_config
@@ -79,7 +83,8 @@ class VoxCPM2SlotModel:
         self._pieces = pieces or Pieces()
         self._graph_options = graphs
         self._warm_up_s = warm_up_s
-        self._graphs: StepGraphs | None = None
+        self._streams = streams or streams_of(network.device)
+        self._captured: CapturedSteps | None = None
         self._lanes: Lanes | None = None
         self._workers = RowWorkers(torch.get_num_threads() if network.device.type == "cpu" else 1)
         self._spec = ModelSpec(
@@ -126,11 +131,11 @@ class VoxCPM2SlotModel:
 
     def open(self, width: int, capacity: int) -> None:
         """See :meth:`SlotModel.open`."""
-        self._graphs = None  # it holds the lanes it was made for
+        self._captured = None  # it holds the lanes it was made for
         self._lanes = Lanes(self._network, width, capacity, whole=self._graph_options is not None)
         if self._graph_options is not None:
-            self._graphs = StepGraphs(self._network, self._lanes, self._graph_options)
-            self._graphs.warm_up()
+            self._captured = CapturedSteps(self._network, self._lanes, self._graph_options, self._streams)
+            self._captured.warm_up()
         elif self._warm_up_s:
             warm_up(self._network, width, capacity, self._workers, decode_rows=DECODE_ROWS, most_s=self._warm_up_s)
 
@@ -183,16 +188,27 @@ class VoxCPM2SlotModel:
     def step(self, width: int, sampler: Sampler) -> np.ndarray:
         """See :meth:`SlotModel.step`."""
         lanes = self.lanes
-        if self._graphs is None:
+        if self._captured is None:
             stop, patches = eager_step(self._network, lanes, width, sampler, self._workers)
+            stops = stop.cpu().numpy()
+            self._streams.mark()
         else:
-            stop, patches = self._graphs.step(width, sampler)
+            stops, patches = self._captured.step(width, sampler)
         lanes.advance(patches)
-        return stop.cpu().numpy()
+        return stops
 
     @torch.inference_mode()
     def decode(self, slots: Sequence[int]) -> list[np.ndarray]:
         """See :meth:`SlotModel.decode`."""
+        counts = {len(self.lanes.seats[slot].pending) for slot in slots}
+        if self._captured is None or counts != {1}:
+            return self._decode_in_groups(slots)
+        with self._streams.beside():
+            audio = self._captured.decode(slots)
+        self.lanes.drop_pending(slots)
+        return [audio[slot].numpy().copy() for slot in slots]
+
+    def _decode_in_groups(self, slots: Sequence[int]) -> list[np.ndarray]:
         lanes = self.lanes
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for slot in slots:
@@ -201,12 +217,15 @@ class VoxCPM2SlotModel:
         audio = dict.fromkeys(groups.pop(0, []), empty)
         most = DECODE_ROWS if self._network.device.type == "cpu" else len(slots)
         parts = [each[at : at + most] for each in groups.values() for at in range(0, len(each), most)]
-        results = self._workers.run([partial(self._decode_rows, part) for part in parts])
-        for part, (samples, _) in zip(parts, results, strict=True):
+        with self._streams.beside():
+            results = self._workers.run([partial(self._decode_rows, part) for part in parts])
+            hosted = [self._streams.to_host(samples) for samples, _ in results]
+            for part, (_, state) in zip(parts, results, strict=True):
+                lanes.store_decoder_rows(part, state)
+        for part, samples in zip(parts, hosted, strict=True):
+            lanes.drop_pending(part)
             # Rows are copied: a view would keep the samples of the whole batch alive for as long as one caller waits.
-            audio.update((slot, row.copy()) for slot, row in zip(part, samples.cpu().numpy(), strict=True))
-        for part, (_, state) in zip(parts, results, strict=True):
-            lanes.store_decoder_rows(part, state)
+            audio.update((slot, row.copy()) for slot, row in zip(part, samples.numpy(), strict=True))
         return [audio[slot] for slot in slots]
 
     @torch.inference_mode()
@@ -219,9 +238,11 @@ class VoxCPM2SlotModel:
 
     @torch.inference_mode()
     def _encode_piece(self, samples: np.ndarray, state: State) -> tuple[np.ndarray, State]:
-        tensor = torch.from_numpy(samples)[None].to(self._network.device)
-        frames, state = self._network.audio_vae.encode(tensor, state)
-        return frames[0].cpu().numpy(), state
+        with self._streams.beside():
+            tensor = torch.from_numpy(samples)[None].to(self._network.device)
+            frames, state = self._network.audio_vae.encode(tensor, state)
+            hosted = self._streams.to_host(frames[0])
+        return hosted.numpy(), state
 
     @torch.inference_mode()
     def _empty_handoff(self, positions: int) -> Handoff:

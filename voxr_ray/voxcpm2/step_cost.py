@@ -16,6 +16,9 @@ FLOAT32 = 4
 KERNELS_PER_LAYER = 45
 """Kernels that a layer launches in a step. An estimate, from the operators that are no views."""
 
+KERNELS_PER_RATE = 60
+"""Kernels that the decoder launches for each of its rates. An estimate likewise."""
+
 
 def stack_weights(config: LMConfig) -> int:
     """Weights of a stack of blocks that a position is multiplied by, without embeddings."""
@@ -57,11 +60,16 @@ def local_values(config: ModelConfig) -> int:
     return 2 * (3 + 2 * config.patch_size) * (4 * dit.hidden_size + heads + 3 * dit.intermediate_size)
 
 
-def graph_nodes(config: ModelConfig, solver_calls: int = 9) -> int:
-    """About how many kernels a step launches: a few dozen for each layer it runs."""
-    steps = config.lm_config.num_hidden_layers + config.residual_lm.num_hidden_layers
-    layers = steps + config.encoder_lm.num_hidden_layers + solver_calls * config.dit_lm.num_hidden_layers
-    return KERNELS_PER_LAYER * layers
+def graph_nodes(config: ModelConfig, *, widths: int, lengths: int, solver_calls: int = 9) -> int:
+    """About how many kernels the graphs of so many widths have.
+
+    For each width one graph draws, one decodes, and ``lengths`` take what is drawn.
+    """
+    draw = solver_calls * config.dit_lm.num_hidden_layers
+    stacks = (config.lm_config, config.residual_lm, config.encoder_lm)
+    take = sum(stack.num_hidden_layers for stack in stacks)
+    decode = KERNELS_PER_RATE * len(config.audio_vae_config.decoder_rates)
+    return widths * (KERNELS_PER_LAYER * (draw + lengths * take) + decode)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,149 @@
+"""Captured steps and decodes: graphs for each width, between tensors that stay where they are.
+
+A step is two graphs, so that what it drew can be decoded while the language models take it in: one that draws, for each
+number of Euler steps, and one that takes, for each of a few lengths that the lanes are read to. Owner thread only.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from voxr_ray.engine.widths import stepped_width, stepped_widths
+from voxr_ray.messages import Sampler
+from voxr_ray.voxcpm2.graphs import GraphKey, GraphKind, GraphOptions, Graphs, Region, graph_keys, read_lengths
+from voxr_ray.voxcpm2.lanes import Lanes
+from voxr_ray.voxcpm2.network import VoxCPM2
+from voxr_ray.voxcpm2.row_step import draw_rows, take_rows
+from voxr_ray.voxcpm2.streams import Streams
+
+_log = logging.getLogger(__name__)
+
+_PROGRESS_S = 5.0
+"""Seconds between two words on how far a warm-up is."""
+
+
+class CapturedSteps:
+    """The captured steps and decodes of some lanes.
+
+    Args:
+        network: The network.
+        lanes: All of them made, since graphs keep their addresses.
+        options: How to capture.
+        streams: Where decodes run.
+    """
+
+    def __init__(self, network: VoxCPM2, lanes: Lanes, options: GraphOptions, streams: Streams) -> None:
+        if lanes.rows != lanes.width:
+            raise ValueError(f"{lanes.rows} of {lanes.width} lanes are made: captured steps need all of them")
+        self._network, self._lanes, self._streams = network, lanes, streams
+        self._graphs = Graphs(options)
+        config, device = network.config, network.device
+        self._lengths = read_lengths(lanes.capacity)
+        self._widths = stepped_widths(lanes.width)
+        patches = (lanes.width, config.patch_size, config.feat_dim)
+        self._noise = torch.zeros(patches, device=device)
+        self._positions = torch.zeros(lanes.width, dtype=torch.int64, device=device)
+        self._decoded = torch.zeros(lanes.width, 1, 1, dtype=torch.bool, device=device)
+        # Copies from pinned memory do not wait. Written again only after what they are for: its caller waits for it.
+        pinned = device.type == "cuda"
+        self._host_noise = torch.zeros(patches, pin_memory=pinned)
+        self._host_positions = torch.zeros(lanes.width, dtype=torch.int64, pin_memory=pinned)
+        self._host_decoded = torch.zeros(lanes.width, 1, 1, dtype=torch.bool, pin_memory=pinned)
+        self._guidance = torch.zeros((), device=device)
+        self._stop = torch.zeros(lanes.width, dtype=torch.bool, device=device)
+        self._patches = torch.zeros(patches, device=device)
+        samples = config.patch_size * config.audio_vae_config.decoder_hop
+        self._audio = torch.zeros(lanes.width, samples, device=device)
+
+    @property
+    def kept(self) -> tuple[GraphKey, ...]:
+        """What is captured, longest unused first."""
+        return self._graphs.kept
+
+    @torch.inference_mode()
+    def warm_up(self) -> None:
+        """Capture every shape before the first request, as far as there is room, and leave the lanes as they were."""
+        options = self._graphs.options
+        keys = graph_keys(self._lanes.width, self._lanes.capacity, options.inference_timesteps)[: options.most]
+        start_s = said_s = time.monotonic()
+        for done, key in enumerate(keys):
+            now_s = time.monotonic()
+            if now_s - said_s >= _PROGRESS_S:
+                said_s = now_s
+                _log.info("captured %d of %d graphs in %.0f s", done, len(keys), now_s - start_s)
+            self._graphs.run(key, self._region(key))
+            if self._graphs.failing:
+                break
+        self._lanes.wipe()
+        # Whatever comes next beside the steps finds the lanes wiped.
+        self._streams.mark()
+        _log.info("captured %d of %d graphs in %.1f s", len(self.kept), len(keys), time.monotonic() - start_s)
+
+    def step(self, width: int, sampler: Sampler) -> tuple[np.ndarray, Tensor]:
+        """A step of the lanes below ``width``, whose patches are drawn when it returns and may not be taken in yet.
+
+        Returns:
+            bool ``(width,)``, whether the stop head won, and the patches, float32 ``(width, patch_size, feat_dim)``
+            on the device. Both are the caller's own.
+        """
+        taken = self._lanes.positions(width)
+        self._host_noise[:width] = self._lanes.noise(width)
+        self._host_positions[:width] = torch.tensor(taken, dtype=torch.int64)
+        self._noise[:width].copy_(self._host_noise[:width], non_blocking=True)
+        self._positions[:width].copy_(self._host_positions[:width], non_blocking=True)
+        self._guidance.fill_(sampler.cfg_value)
+        self._run(GraphKey(GraphKind.DRAW, width, sampler.inference_timesteps))
+        patches, stop = self._patches[:width].clone(), self._streams.to_host(self._stop[:width])
+        self._streams.mark()
+        self._run(GraphKey(GraphKind.TAKE, width, self._length(max(taken) + 1)))
+        self._streams.reach_mark()
+        return stop.numpy().copy(), patches
+
+    def decode(self, slots: Sequence[int]) -> Tensor:
+        """Decode the patches that the last step drew in ``slots``, beside the steps: float32 ``(width, samples)``.
+
+        The lanes' decoder states move on; lanes that are not named keep theirs, whatever comes out of them.
+
+        Returns:
+            Audio of every lane below a stepped width, on the host once the caller has left the other stream.
+        """
+        width = stepped_width(max(slots) + 1, self._widths)
+        self._host_decoded.zero_()
+        self._host_decoded[list(slots)] = True
+        self._decoded[:width].copy_(self._host_decoded[:width], non_blocking=True)
+        self._run(GraphKey(GraphKind.DECODE, width, 1))
+        return self._streams.to_host(self._audio[:width])
+
+    def _run(self, key: GraphKey) -> None:
+        self._graphs.run(key, self._region(key))
+
+    def _length(self, positions: int) -> int:
+        return next(length for length in self._lengths if length >= positions)
+
+    def _region(self, key: GraphKey) -> Region:
+        """What is captured for a shape."""
+        network, rows, width = self._network, self._lanes.tensors, key.width
+
+        def draw() -> None:
+            noise = self._noise[:width]
+            stop, patches = draw_rows(network, rows, noise, inference_timesteps=key.extent, guidance=self._guidance)
+            self._stop[:width] = stop
+            self._patches[:width] = patches
+
+        def take() -> None:
+            take_rows(network, rows, self._patches[:width], self._positions[:width], length=key.extent)
+
+        def decode() -> None:
+            before = [tail[:width] for tail in rows.decoder_state]
+            audio, after = network.audio_vae.decode(self._patches[:width], before)
+            for tail, moved in zip(before, after, strict=True):
+                tail.copy_(torch.where(self._decoded[:width], moved, tail))
+            self._audio[:width] = audio
+
+        return {GraphKind.DRAW: draw, GraphKind.TAKE: take, GraphKind.DECODE: decode}[key.kind]
