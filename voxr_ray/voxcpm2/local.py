@@ -115,32 +115,30 @@ class LocDiT(nn.Module):
         """Tokens ``(..., hidden)`` with their projections."""
         return Tokens(hidden, self.decoder.blocks()[0].project(hidden))
 
-    def forward(self, noisy: Tensor, known: Tokens, time: Tokens) -> Tensor:
+    def forward(self, noisy: Tensor, mu: Tokens, time: Tokens, condition: Tokens) -> Tensor:
         """Estimate the velocity.
 
+        Only the noisy patch changes between Euler steps, so the first block's projections of all else are given.
+
         Args:
-            noisy: ``(rows, patch_size, feat_dim)``, where a row has as many lines of ``known`` as that is longer: the
+            noisy: ``(rows, patch_size, feat_dim)``, where a row has as many lines of ``mu`` as that is longer: the
                 guided and the unguided estimate start from the same sample.
-            known: The ``mu`` tokens and the previous patch after ``cond_proj``, ``(rows, 2 + patch_size, …)``. They do
-                not change between Euler steps, nor does what the first block projects of them.
-            time: The time token ``(…)``, the same for all rows.
+            mu: ``(rows, 2, …)``.
+            time: The time token ``(1, 1, …)``, the same for all rows.
+            condition: The previous patch after ``cond_proj``, ``(rows, patch_size, …)``.
 
         Returns:
             ``(rows, patch_size, feat_dim)``.
         """
+        rows = mu.hidden.shape[0]
+        copies = rows // noisy.shape[0]
         frames = self.tokens(self.in_proj(noisy))
-        sequence, projected = (_in_order(*parts) for parts in zip(known, time, frames, strict=True))
+        sequence, projected = (
+            torch.cat(
+                (mu_part, time_part.expand(rows, -1, -1), condition_part, torch.cat([frame_part] * copies)), dim=1
+            )
+            for mu_part, time_part, condition_part, frame_part in zip(mu, time, condition, frames, strict=True)
+        )
         hidden = self.decoder.local(sequence, slice(sequence.shape[1] - self.patch_size, None), projected)
         velocity: Tensor = self.out_proj(hidden)
         return velocity
-
-
-def _in_order(known: Tensor, time: Tensor, frames: Tensor) -> Tensor:
-    """The sequence of :class:`LocDiT` from tokens or projections ``(rows, positions, size)``, ``(size,)`` and frames.
-
-    Frames are repeated as often as ``known`` has more rows.
-    """
-    rows = known.shape[0]
-    mu, condition = known[:, :2], known[:, 2:]
-    repeated = frames.repeat(rows // frames.shape[0], 1, 1)
-    return torch.cat((mu, time.view(1, 1, -1).expand(rows, 1, -1), condition, repeated), dim=1)

@@ -58,7 +58,7 @@ class Solver(nn.Module):
         super().__init__()
         self.estimator = estimator
         self.mean_mode = mean_mode
-        self._schedules: dict[int, tuple[Tensor, Tokens]] = {}
+        self._schedules: dict[int, list[tuple[Tensor, Tokens]]] = {}
         self._move: Function = self.move
 
     def record(self) -> None:
@@ -82,45 +82,53 @@ class Solver(nn.Module):
             float32 ``(rows, patch_size, feat_dim)``. The sample and the guidance stay in float32 in every dtype of
             the network.
         """
-        deltas, times = self._schedule(inference_timesteps)
-        condition = self.estimator.cond_proj(previous.to(mu.dtype))
+        schedule = self._schedule(inference_timesteps)
         # Guided and unguided rows share one pass; the unguided half has no mu but the same previous patch.
-        both_mu = torch.cat((mu, torch.zeros_like(mu)))
-        known = self.estimator.tokens(torch.cat((both_mu, condition.repeat(2, 1, 1)), dim=1))
+        both_mu = self.estimator.tokens(torch.cat((mu, torch.zeros_like(mu))))
+        condition = self.estimator.tokens(self.estimator.cond_proj(previous.to(mu.dtype)))
+        both_condition = (torch.cat((each, each)) for each in condition)
+        kept = (*both_mu, *both_condition)
         if not isinstance(guidance, Tensor):
             guidance = torch.full((), guidance, device=noise.device)
         sample = noise
-        for delta, hidden, projected in zip(deltas, *times, strict=True):
-            (sample,) = self._move(sample, *known, hidden, projected, delta, guidance)
+        for delta, time in schedule:
+            (sample,) = self._move(sample, *kept, *time, delta, guidance)
         return sample
 
     def move(
         self,
         sample: Tensor,
-        known: Tensor,
-        known_projected: Tensor,
+        mu: Tensor,
+        mu_projected: Tensor,
+        condition: Tensor,
+        condition_projected: Tensor,
         time: Tensor,
         time_projected: Tensor,
         delta: Tensor,
         guidance: Tensor,
     ) -> tuple[Tensor]:
-        """One Euler step of guided rows.
+        """One Euler step of guided rows. What is projected is that by the estimator's first block.
 
         Args:
             sample: float32 ``(rows, patch_size, feat_dim)``.
-            known: See :meth:`LocDiT.forward`, ``(2 * rows, 2 + patch_size, hidden)``; ``mu`` is zero in the unguided
-                half.
-            known_projected: What the first block projects of them.
-            time: The step's time token ``(hidden,)``.
-            time_projected: What the first block projects of it.
+            mu: ``(2 * rows, 2, hidden)``, zero in the unguided half.
+            mu_projected: Of ``mu``.
+            condition: The previous patch after ``cond_proj``, ``(2 * rows, patch_size, hidden)``.
+            condition_projected: Of ``condition``.
+            time: The step's time token ``(1, 1, hidden)``.
+            time_projected: Of ``time``.
             delta: float32 scalar, how far to move.
             guidance: float32 scalar.
 
         Returns:
             The sample behind the step, alone in a tuple.
         """
-        tokens = Tokens(known, known_projected), Tokens(time, time_projected)
-        velocity = self.estimator(sample.to(known.dtype), *tokens).float()
+        velocity = self.estimator(
+            sample.to(mu.dtype),
+            Tokens(mu, mu_projected),
+            Tokens(time, time_projected),
+            Tokens(condition, condition_projected),
+        ).float()
         both = velocity.reshape(2, sample.shape[0], -1)
         guided, unguided = both.unbind(0)
         # Products of both halves with the unguided one: their overlap, and its own square.
@@ -129,8 +137,8 @@ class Solver(nn.Module):
         mixed = base + (guided - base) * guidance
         return (sample - mixed.view_as(sample) * delta,)
 
-    def _schedule(self, inference_timesteps: int) -> tuple[Tensor, Tokens]:
-        """Lengths ``(steps,)`` and time tokens ``(steps, …)`` of all steps, made once per number of steps."""
+    def _schedule(self, inference_timesteps: int) -> list[tuple[Tensor, Tokens]]:
+        """Length ``()`` and time token ``(1, 1, …)`` of each step, made once per number of steps."""
         if inference_timesteps not in self._schedules:
             steps = euler_steps(inference_timesteps)
             device = self.estimator.device
@@ -138,5 +146,6 @@ class Solver(nn.Module):
             lengths = torch.tensor([step.delta for step in steps], dtype=torch.float32, device=device)
             deltas = lengths if self.mean_mode else torch.zeros_like(lengths)
             tokens = self.estimator.tokens(self.estimator.time_tokens(times, deltas))
-            self._schedules[inference_timesteps] = lengths, tokens
+            each = (Tokens(*(part.view(1, 1, -1) for part in token)) for token in zip(*tokens, strict=True))
+            self._schedules[inference_timesteps] = list(zip(lengths, each, strict=True))
         return self._schedules[inference_timesteps]

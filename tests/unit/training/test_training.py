@@ -98,8 +98,8 @@ def test_the_passes_are_the_served_ones() -> None:
     mu, times = torch.randn(3, 2, dit.hidden), torch.full((3,), 0.3)
     with torch.no_grad():
         torch.testing.assert_close(run_stack(stack, x, causal=True), stack.prefill(x, cache, 0), atol=1e-4, rtol=1e-4)
-        token = dit.tokens(dit.time_tokens(times[:1], torch.zeros(1))[0])
-        served = dit(noisy, dit.tokens(torch.cat((mu, dit.cond_proj(previous)), dim=1)), token)
+        token = dit.time_tokens(times[:1], torch.zeros(1)).view(1, 1, -1)
+        served = dit(noisy, *(dit.tokens(known) for known in (mu, token, dit.cond_proj(previous))))
         torch.testing.assert_close(velocity(dit, noisy, mu, times, previous), served, atol=1e-4, rtol=1e-4)
 
 

@@ -37,9 +37,10 @@ def test_known_projections_keep_every_bit(variant: str, rows: int, dtype: torch.
     """The whole sequence through every block gives what the same with tokens projected beforehand gives."""
     dit = estimator(variant, dtype)
     noisy = draw(rows, dit.patch_size, dit.in_proj.inputs, dtype=dtype)
-    known = draw(2 * rows, 2 + dit.patch_size, dit.hidden, dtype=dtype)
-    time = dit.time_tokens(torch.tensor([0.7, 0.2]), torch.zeros(2))[1]
+    mu = draw(2 * rows, 2, dit.hidden, dtype=dtype)
+    condition = draw(2 * rows, dit.patch_size, dit.hidden, dtype=dtype)
+    time = dit.time_tokens(torch.tensor([0.7, 0.2]), torch.zeros(2))[1].view(1, 1, -1)
     frames = dit.in_proj(noisy).repeat(2, 1, 1)
-    sequence = torch.cat((known[:, :2], time.expand(2 * rows, 1, -1), known[:, 2:], frames), dim=1)
+    sequence = torch.cat((mu, time.expand(2 * rows, 1, -1), condition, frames), dim=1)
     whole = dit.out_proj(dit.decoder.local(sequence, slice(-dit.patch_size, None)))
-    assert torch.equal(dit(noisy, dit.tokens(known), dit.tokens(time)), whole)
+    assert torch.equal(dit(noisy, *(dit.tokens(known) for known in (mu, time, condition))), whole)

@@ -82,9 +82,9 @@ def test_steps_and_decodes_are_recorded(model: VoxCPM2SlotModel, caplog: pytest.
         module._forward_hooks.clear()
     asked = {"stop_proj", "stop_head", "lm_to_dit_proj", "res_to_dit_proj", "feat_decoder"}
     assert {name.partition(".")[0] for name in called} == asked
-    # What an Euler step makes of tokens that do not change is made once, by the first block.
+    # What an Euler step makes of tokens that do not change is made once, by the first block: of mu and condition.
     first = "feat_decoder.estimator.decoder.layers.0."
-    assert [name for name in called if "decoder.layers" in name] == [f"{first}input_layernorm", f"{first}qkv"]
+    assert [name for name in called if "decoder.layers" in name] == 2 * [f"{first}input_layernorm", f"{first}qkv"]
 
 
 def test_operators_do_not_grow_with_the_rows(model: VoxCPM2SlotModel) -> None:
