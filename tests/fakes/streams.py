@@ -15,6 +15,7 @@ class LateStreams:
     def __init__(self) -> None:
         self.marks = 0
         self.sides = 0
+        self.inside = False
         self._asked: list[Callable[[], object]] = []
         self._marked: list[Callable[[], object]] = []
 
@@ -33,14 +34,16 @@ class LateStreams:
     def beside(self) -> Iterator[None]:
         """Deliver what was asked for inside at the end."""
         self.sides += 1
-        before, self._asked = self._asked, []
+        before, self._asked, self.inside = self._asked, [], True
         yield
+        self.inside = False
         for arrive in self._asked:
             arrive()
         self._asked = before
 
-    def to_host(self, tensor: Tensor) -> Tensor:
+    def to_host(self, tensor: Tensor, host: Tensor | None = None) -> Tensor:
         """A tensor with other values, for the time being."""
-        host = torch.ones_like(tensor) if tensor.dtype == torch.bool else torch.full_like(tensor, torch.nan)
-        self._asked.append(lambda: host.copy_(tensor))
-        return host
+        late = torch.empty_like(tensor) if host is None else host
+        late.fill_(True if tensor.dtype == torch.bool else torch.nan)
+        self._asked.append(lambda: late.copy_(tensor))
+        return late

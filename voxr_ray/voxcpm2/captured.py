@@ -60,6 +60,8 @@ class CapturedSteps:
         self._patches = torch.zeros(patches, device=device)
         samples = config.patch_size * config.audio_vae_config.decoder_hop
         self._audio = torch.zeros(lanes.width, samples, device=device)
+        # Here from the start: no decode may fail once it has moved the lanes.
+        self._host_audio = torch.zeros(lanes.width, samples, pin_memory=pinned)
 
     @property
     def kept(self) -> tuple[GraphKey, ...]:
@@ -111,14 +113,15 @@ class CapturedSteps:
         The lanes' decoder states move on; lanes that are not named keep theirs, whatever comes out of them.
 
         Returns:
-            Audio of every lane below a stepped width, on the host once the caller has left the other stream.
+            Audio of every lane below a stepped width, on the host once the caller has left the other stream, and until
+            the next decode.
         """
         width = stepped_width(max(slots) + 1, self._widths)
         self._host_decoded.zero_()
         self._host_decoded[list(slots)] = True
         self._decoded[:width].copy_(self._host_decoded[:width], non_blocking=True)
         self._run(GraphKey(GraphKind.DECODE, width, 1))
-        return self._streams.to_host(self._audio[:width])
+        return self._streams.to_host(self._audio[:width], self._host_audio[:width])
 
     def _run(self, key: GraphKey) -> None:
         self._graphs.run(key, self._region(key))
@@ -142,8 +145,10 @@ class CapturedSteps:
         def decode() -> None:
             before = [tail[:width] for tail in rows.decoder_state]
             audio, after = network.audio_vae.decode(self._patches[:width], before)
-            for tail, moved in zip(before, after, strict=True):
-                tail.copy_(torch.where(self._decoded[:width], moved, tail))
+            # Where this runs kernel by kernel, all that can fail comes before the first lane moves.
+            moved = [torch.where(self._decoded[:width], new, old) for new, old in zip(after, before, strict=True)]
             self._audio[:width] = audio
+            for tail, new in zip(before, moved, strict=True):
+                tail.copy_(new)
 
         return {GraphKind.DRAW: draw, GraphKind.TAKE: take, GraphKind.DECODE: decode}[key.kind]

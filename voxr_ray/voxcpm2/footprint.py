@@ -18,7 +18,7 @@ from voxr_ray.engine.widths import stepped_widths
 from voxr_ray.errors import CheckpointError, ConfigurationError
 from voxr_ray.voxcpm2.checkpoint import DTYPES, CheckpointFiles
 from voxr_ray.voxcpm2.config import ModelConfig
-from voxr_ray.voxcpm2.graphs import read_lengths
+from voxr_ray.voxcpm2.graphs import MOST_GRAPHS, read_lengths
 from voxr_ray.voxcpm2.lanes import LENGTH_STEP, round_up
 from voxr_ray.voxcpm2.noise import DRAWN_AHEAD
 from voxr_ray.voxcpm2.step_cost import FLOAT32, attention_copies, graph_nodes, lane_bytes_per_position, local_values
@@ -179,18 +179,25 @@ class Sizes:
         )
 
     def _graphs(self, width: int, positions: int) -> int:
-        """Captured steps, or recorded ones: of the language models as many as are kept, of LocDiT each width."""
+        """Captured graphs for one number of Euler steps, or recorded functions.
+
+        Of those of the language models as many as are kept, of LocDiT's each width.
+        """
         config = self.config
         if not self.on_cpu:
-            widths, lengths = len(stepped_widths(width)), len(read_lengths(positions))
-            return graph_nodes(config, widths=widths, lengths=lengths) * GRAPH_NODE_BYTES
+            lengths = read_lengths(positions)
+            widths = min(len(stepped_widths(width)), MOST_GRAPHS // (len(lengths) + 2))
+            return graph_nodes(config, widths=widths, lengths=len(lengths)) * GRAPH_NODE_BYTES
         stacks = (config.lm_config, config.residual_lm, config.encoder_lm)
         layers = MOST_TAPES * sum(stack.num_hidden_layers for stack in stacks)
         layers += len(stepped_widths(width)) * config.dit_lm.num_hidden_layers
         return layers * TAPE_LAYER_BYTES + DECODE_TAPES_BYTES
 
     def _work(self, positions: int, cache_size: int) -> int:
-        """Bytes a row needs while it is stepped or decoded, whichever is more; one layer is worked on at a time."""
+        """Bytes a row needs while it is stepped and decoded; one layer is worked on at a time.
+
+        A CPU does one after the other, and needs whichever is more. A GPU does both at once.
+        """
         config, vae = self.config, self.config.audio_vae_config
         attention = positions * attention_copies(config.lm_config, 0 if self.on_cpu else cache_size)
         local = local_values(config) * FLOAT32
@@ -199,7 +206,8 @@ class Sizes:
             frames, channels = frames * rate, channels // 2
             widest = max(widest, frames * channels)
         # An activation, its copy behind the state, and what becomes of it.
-        return max(attention, local, 4 * widest * FLOAT32)
+        decode = 4 * widest * FLOAT32
+        return max(attention, local, decode) if self.on_cpu else max(attention, local) + decode
 
 
 def memory_of(device: str) -> int | None:

@@ -87,23 +87,26 @@ def graph_keys(width: int, capacity: int, inference_timesteps: int) -> list[Grap
 
 
 def cuda_captures(device: torch.device) -> dict[GraphKind, Capture]:
-    """Captures of CUDA graphs; those of one stream share their work space.
-
-    They may, because nothing that is made inside of one is read after it, and one runs at a time.
-    """
+    """Captures of CUDA graphs: those of the steps share their work space, those that run beside them have their own."""
     steps, beside = cuda_capture(device), cuda_capture(device)
     return {GraphKind.DRAW: steps, GraphKind.TAKE: steps, GraphKind.DECODE: beside}
 
 
 def cuda_capture(device: torch.device) -> Capture:
-    """A capture of CUDA graphs with a work space of its own."""
+    """A capture of CUDA graphs that share a work space.
+
+    They may, because nothing that is made inside of one is read after it, and one runs at a time. A pool is not all of
+    it: what cuBLAS works in belongs to the stream that is captured, and torch captures on the same one for everybody
+    who brings none.
+    """
     pool = torch.cuda.graph_pool_handle()
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def capture(region: Region) -> Callable[[], None]:
         with torch.cuda.device(device):
             graph = torch.cuda.CUDAGraph()
             # Other threads of the process may allocate while this one captures.
-            with torch.cuda.graph(graph, pool=pool, capture_error_mode="thread_local"):
+            with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
                 region()
         return graph.replay
 

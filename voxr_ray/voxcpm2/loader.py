@@ -41,7 +41,7 @@ def load_slot_model(
         threads: CPU threads of this process's arithmetic; ``None`` leaves torch's own choice.
         prefill_piece_positions: Positions of a prefill piece.
         encode_piece_patches: Patches of an encode piece.
-        cuda_graphs: Whether steps are captured, on a GPU.
+        cuda_graphs: Whether steps and decodes are captured, on a GPU.
         cpu_graphs: Whether steps and decodes are recorded, on a CPU.
         inference_timesteps: Euler steps that most requests will have; their steps are captured when the lanes open.
         warm_up_s: Seconds that opening the lanes may take on a CPU to step every width once.

@@ -1,6 +1,6 @@
 """One step of the lanes, as far as it runs on the device.
 
-What is captured of a step (:mod:`voxr_ray.voxcpm2.graphs`) and what runs kernel by kernel are the same function.
+What is captured of a step (:mod:`voxr_ray.voxcpm2.captured`) and what runs kernel by kernel are the same functions.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class VoxCPM2SlotModel:
         pieces: How to cut.
         name: What to call the model.
         notice: What its users must know of it, if anything.
-        graphs: How to capture steps; ``None`` runs every step kernel by kernel.
+        graphs: How to capture steps and decodes; ``None`` runs them kernel by kernel.
         warm_up_s: Seconds that :meth:`open` may take to have every width stepped once, where steps are not captured.
         streams: Where decodes and encodes run; those of the network's device if not given.
     """
@@ -146,7 +146,7 @@ class VoxCPM2SlotModel:
         where = slice(whole - len(clip), None) if padding is Padding.LEFT else slice(0, len(clip))
         samples[where] = clip.astype(np.float32) / 32768.0
         piece = self._pieces.encode_patches * self._spec.input_samples_per_patch
-        state = self._network.audio_vae.encoder.new_state(1)
+        state: State | None = None
         frames: list[np.ndarray] = []
         for start in range(0, whole, piece):
             if start:
@@ -183,6 +183,7 @@ class VoxCPM2SlotModel:
         """See :meth:`SlotModel.admit`."""
         noise = NoiseStream(seed, feat_dim=self._spec.feat_dim, patch_size=self._spec.patch_size)
         self.lanes.admit(slot, handoff, noise)
+        self._streams.mark()  # a decode beside the steps would read the lane's state
 
     @torch.inference_mode()
     def step(self, width: int, sampler: Sampler) -> np.ndarray:
@@ -237,8 +238,10 @@ class VoxCPM2SlotModel:
     # yielded inside it would leave it switched on for whatever runs next.
 
     @torch.inference_mode()
-    def _encode_piece(self, samples: np.ndarray, state: State) -> tuple[np.ndarray, State]:
+    def _encode_piece(self, samples: np.ndarray, state: State | None) -> tuple[np.ndarray, State]:
         with self._streams.beside():
+            if state is None:
+                state = self._network.audio_vae.encoder.new_state(1)
             tensor = torch.from_numpy(samples)[None].to(self._network.device)
             frames, state = self._network.audio_vae.encode(tensor, state)
             hosted = self._streams.to_host(frames[0])

@@ -2,7 +2,8 @@
 
 Bytes and operations are those that cannot be avoided: every weight that a step multiplies by is read once for each
 time the step runs it, every cached position is read once, and a multiply-add counts as two operations. Weights of the
-embedding are not read whole by a step.
+embedding are not read whole by a step. LocDiT is counted as if its first block projected every position at each Euler
+step, which is up to a tenth of its operations too many.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """What runs beside the steps: decodes and encodes, on a stream of their own where the device has streams.
 
 A patch can be decoded as soon as it is drawn, while the language models still take it in; a recording can be encoded
-meanwhile, too. So a step marks where its patches are drawn, and what is put beside the steps waits for the last mark
-and for nothing that the steps' stream was given after it.
+meanwhile, too. So a captured step marks where its patches are drawn (another marks its end), and what is put beside the
+steps waits for the last mark and for nothing that the steps' stream was given after it. Nor may it read what was made
+there after the mark.
 
 Whoever puts work beside the steps has it finished before going on. From there on both streams may use what it made,
 and its memory: nothing else has to tell the allocator which stream used what.
@@ -33,8 +34,11 @@ class Streams(Protocol):
         """Put what runs inside beside the steps, behind the last mark; done when it is left."""
         ...
 
-    def to_host(self, tensor: Tensor) -> Tensor:
-        """A copy on the host, there once the mark after it is reached or :meth:`beside` is left."""
+    def to_host(self, tensor: Tensor, host: Tensor | None = None) -> Tensor:
+        """A copy on the host, there once the mark after it is reached or :meth:`beside` is left.
+
+        It is made in ``host``, which is pinned on a GPU, or in new memory.
+        """
         ...
 
 
@@ -51,9 +55,9 @@ class OneStream:
         """See :meth:`Streams.beside`."""
         return nullcontext()
 
-    def to_host(self, tensor: Tensor) -> Tensor:
-        """See :meth:`Streams.to_host`; the tensor itself, where it is on the host already."""
-        return tensor.cpu()
+    def to_host(self, tensor: Tensor, host: Tensor | None = None) -> Tensor:
+        """See :meth:`Streams.to_host`; the tensor itself, where it is on the host already and to stay there."""
+        return tensor.cpu() if host is None else host.copy_(tensor)
 
 
 class CudaStreams:
@@ -86,9 +90,10 @@ class CudaStreams:
         finally:
             self._beside.synchronize()
 
-    def to_host(self, tensor: Tensor) -> Tensor:
+    def to_host(self, tensor: Tensor, host: Tensor | None = None) -> Tensor:
         """See :meth:`Streams.to_host`."""
-        host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        if host is None:
+            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
         return host.copy_(tensor, non_blocking=True)
 
 

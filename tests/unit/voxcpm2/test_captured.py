@@ -285,15 +285,26 @@ def test_decodes_and_the_taking_in_of_patches_do_not_meet(parts: tuple[VoxCPM2, 
 
 
 @pytest.mark.parametrize("captured", [True, False])
-def test_nothing_is_read_before_it_has_been_waited_for(parts: tuple[VoxCPM2, TextTokenizer], captured: bool) -> None:
+def test_nothing_is_read_before_it_has_been_waited_for(
+    parts: tuple[VoxCPM2, TextTokenizer], monkeypatch: pytest.MonkeyPatch, captured: bool
+) -> None:
     streams = LateStreams()
     options = GraphOptions(captures(Kept()), inference_timesteps=STEPS) if captured else None
     model = VoxCPM2SlotModel(*parts, graphs=options, streams=streams)
     assert run(model, 0) == run(model_of(parts, None), 0)
-    assert streams.sides >= streams.marks - 1 > 20, "a decode behind each step; a warm-up marks too"
+    assert streams.marks > streams.sides > 20, "a decode behind each step; a warm-up and admissions mark too"
+    made: list[bool] = []
+    new_state = parts[0].audio_vae.encoder.new_state
+
+    def watched(rows: int) -> Any:
+        made.append(streams.inside)
+        return new_state(rows)
+
+    monkeypatch.setattr(parts[0].audio_vae.encoder, "new_state", watched)
     clip = (np.random.default_rng(3).standard_normal(4000) * 3000).astype(np.int16)
     features, expected = (finish(each.encode(clip, Padding.LEFT)) for each in (model, model_of(parts, None)))
     assert np.array_equal(features, expected)
+    assert made[0], "what is read beside the steps is made there"
 
 
 def test_patches_drawn_stay_as_they_were(parts: tuple[VoxCPM2, TextTokenizer]) -> None:

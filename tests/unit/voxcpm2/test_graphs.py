@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from tests.fakes.capture import Kept, captures
-from voxr_ray.voxcpm2.graphs import GraphKey, GraphKind, GraphOptions, Graphs, graph_keys, read_lengths
+from voxr_ray.voxcpm2.graphs import GraphKey, GraphKind, GraphOptions, Graphs, cuda_captures, graph_keys, read_lengths
 
 
 def test_a_step_reads_lanes_no_further_than_twice_as_needed() -> None:
@@ -60,3 +65,25 @@ def test_a_fault_of_the_region_is_no_failed_capture() -> None:
     with pytest.raises(RuntimeError, match="the device is gone"):
         graphs.run(GraphKey(GraphKind.DRAW, 1, 10), broken)
     assert not graphs.failing
+
+
+def test_what_runs_beside_the_steps_is_captured_on_another_stream(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch captures on one stream for everybody who brings none, and cuBLAS works in a memory of the stream's."""
+    used: list[tuple[object, object]] = []
+
+    @contextmanager
+    def graph(_: object, *, pool: object, stream: object, capture_error_mode: str) -> Iterator[None]:
+        used.append((pool, stream))
+        yield
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    monkeypatch.setattr(torch.cuda, "graph_pool_handle", object)
+    monkeypatch.setattr(torch.cuda, "Stream", lambda device: object())
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: SimpleNamespace(replay=None))
+    kinds = cuda_captures(torch.device("cuda:0"))
+    for kind in (GraphKind.DRAW, GraphKind.TAKE, GraphKind.DECODE):
+        kinds[kind](lambda: None)
+    draw, take, decode = used
+    assert draw == take
+    assert not {*draw} & {*decode}
