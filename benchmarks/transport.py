@@ -2,7 +2,8 @@
 
 The same streams are taken at every stage of the way: from the engine's thread, through the replica's coroutines,
 through the HTTP application in this process, over the replica's handle, over the router's, and over real HTTP. What a
-stage adds to the one before is its price.
+stage adds to the one before is its price. Last, for comparison, chunks over real HTTP through two deployments that do
+nothing else.
 
     python -m benchmarks.transport
 """
@@ -21,8 +22,10 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from ray import serve
 from tqdm import tqdm
 
+from benchmarks.bare import bare_application
 from benchmarks.cluster import serving
 from benchmarks.tables import report
 from tests.fakes.slot_model import FakeSlotModel, make_fake_model
@@ -124,13 +127,19 @@ def stages(local: Replica, app: Any, served: Any, proxied: httpx.AsyncClient) ->
         await ask_application(app, json.dumps(body(chunks)).encode(), audio)
         return first_s
 
-    async def by_proxy(chunks: int) -> float:
+    async def by_http(**asked: Any) -> float:
         start_s, first_s = time.perf_counter(), 0.0
-        async with proxied.stream("POST", "/v1/audio/speech", json=body(chunks)) as answer:
+        async with proxied.stream(**asked) as answer:
             answer.raise_for_status()
             async for _ in answer.aiter_raw():
                 first_s = first_s or time.perf_counter() - start_s
         return first_s
+
+    async def by_proxy(chunks: int) -> float:
+        return await by_http(method="POST", url="/v1/audio/speech", json=body(chunks))
+
+    async def bare(chunks: int) -> float:
+        return await by_http(method="GET", url="/bare", params={"chunks": chunks})
 
     replicas = Replicas(served.replica)
     router = served.router.options(method_name="synthesize_stream", stream=True)
@@ -149,6 +158,7 @@ def stages(local: Replica, app: Any, served: Any, proxied: httpx.AsyncClient) ->
         "replica's handle, by value": by_value,
         "router's handle": by_router,
         "HTTP through the proxy": by_proxy,
+        "two bare deployments through the proxy": bare,
     }
 
 
@@ -217,6 +227,7 @@ def main() -> None:
         }
         settings = Settings.load(given, {})
         with serving(settings, fake) as served:
+            serve.run(bare_application(), name="bare", route_prefix="/bare")
             lines = asyncio.run(run(arguments, settings, served, folder))
     report(f"A model of hashes, {arguments.rounds} rounds", lines, arguments.json)
 
