@@ -160,7 +160,7 @@ def play(scenario: Scenario) -> None:
 
     scenario.cluster.remove_node(others.pop(), allow_graceful=True)
     scenario.cluster.remove_node(others.pop(), allow_graceful=True)
-    load = Load(scenario, 3 * WIDTH, 500)
+    load = Load(scenario, 3 * WIDTH, 800)  # long enough for nodes that come late
     scenario.see("load: one replica, for there is one node", lambda: scenario.replicas() == 1)
     others = [scenario.add_node(), scenario.add_node()]
     scenario.see("load: three replicas", lambda: scenario.replicas() == 3)
