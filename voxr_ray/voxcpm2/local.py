@@ -130,15 +130,16 @@ class LocDiT(nn.Module):
         Returns:
             ``(rows, patch_size, feat_dim)``.
         """
-        rows = mu.hidden.shape[0]
-        copies = rows // noisy.shape[0]
         frames = self.tokens(self.in_proj(noisy))
-        sequence, projected = (
-            torch.cat(
-                (mu_part, time_part.expand(rows, -1, -1), condition_part, torch.cat([frame_part] * copies)), dim=1
-            )
-            for mu_part, time_part, condition_part, frame_part in zip(mu, time, condition, frames, strict=True)
-        )
+        sequence = _sequence(mu.hidden, time.hidden, condition.hidden, frames.hidden)
+        projected = _sequence(mu.projected, time.projected, condition.projected, frames.projected)
         hidden = self.decoder.local(sequence, slice(sequence.shape[1] - self.patch_size, None), projected)
         velocity: Tensor = self.out_proj(hidden)
         return velocity
+
+
+def _sequence(mu: Tensor, time: Tensor, condition: Tensor, frames: Tensor) -> Tensor:
+    """Tokens or projections in the order of :class:`LocDiT`; frames are repeated where ``mu`` has more rows."""
+    rows = mu.shape[0]
+    repeated = torch.cat([frames] * (rows // frames.shape[0]))
+    return torch.cat((mu, time.expand(rows, -1, -1), condition, repeated), dim=1)
