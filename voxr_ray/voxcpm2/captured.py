@@ -28,6 +28,26 @@ _PROGRESS_S = 5.0
 """Seconds between two words on how far a warm-up is."""
 
 
+class Inlet:
+    """A tensor that graphs read, and the host's side of it, which is pinned on a GPU so that sending does not wait.
+
+    The host's side is written again only after what it was sent for, which the sender waits for.
+
+    Args:
+        shape: ``(lanes, …)`` of both.
+        dtype: Of both.
+        device: Where graphs run.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
+        self.host = torch.zeros(shape, dtype=dtype, pin_memory=device.type == "cuda")
+        self.device = torch.zeros(shape, dtype=dtype, device=device)
+
+    def send(self, width: int) -> None:
+        """Copy the lanes below ``width`` to the device, in the order of the current stream."""
+        self.device[:width].copy_(self.host[:width], non_blocking=True)
+
+
 class CapturedSteps:
     """The captured steps and decodes of some lanes.
 
@@ -47,21 +67,16 @@ class CapturedSteps:
         self._lengths = read_lengths(lanes.capacity)
         self._widths = stepped_widths(lanes.width)
         patches = (lanes.width, config.patch_size, config.feat_dim)
-        self._noise = torch.zeros(patches, device=device)
-        self._positions = torch.zeros(lanes.width, dtype=torch.int64, device=device)
-        self._decoded = torch.zeros(lanes.width, 1, 1, dtype=torch.bool, device=device)
-        # Copies from pinned memory do not wait. Written again only after what they are for: its caller waits for it.
-        pinned = device.type == "cuda"
-        self._host_noise = torch.zeros(patches, pin_memory=pinned)
-        self._host_positions = torch.zeros(lanes.width, dtype=torch.int64, pin_memory=pinned)
-        self._host_decoded = torch.zeros(lanes.width, 1, 1, dtype=torch.bool, pin_memory=pinned)
+        self._noise = Inlet(patches, torch.float32, device)
+        self._positions = Inlet((lanes.width,), torch.int64, device)
+        self._decoded = Inlet((lanes.width, 1, 1), torch.bool, device)
         self._guidance = torch.zeros((), device=device)
         self._stop = torch.zeros(lanes.width, dtype=torch.bool, device=device)
         self._patches = torch.zeros(patches, device=device)
         samples = config.patch_size * config.audio_vae_config.decoder_hop
         self._audio = torch.zeros(lanes.width, samples, device=device)
         # Here from the start: no decode may fail once it has moved the lanes.
-        self._host_audio = torch.zeros(lanes.width, samples, pin_memory=pinned)
+        self._host_audio = torch.zeros(lanes.width, samples, pin_memory=device.type == "cuda")
 
     @property
     def kept(self) -> tuple[GraphKey, ...]:
@@ -95,10 +110,10 @@ class CapturedSteps:
             on the device. Both are the caller's own.
         """
         taken = self._lanes.positions(width)
-        self._host_noise[:width] = self._lanes.noise(width)
-        self._host_positions[:width] = torch.tensor(taken, dtype=torch.int64)
-        self._noise[:width].copy_(self._host_noise[:width], non_blocking=True)
-        self._positions[:width].copy_(self._host_positions[:width], non_blocking=True)
+        self._noise.host[:width] = self._lanes.noise(width)
+        self._positions.host[:width] = torch.tensor(taken, dtype=torch.int64)
+        self._noise.send(width)
+        self._positions.send(width)
         self._guidance.fill_(sampler.cfg_value)
         self._run(GraphKey(GraphKind.DRAW, width, sampler.inference_timesteps))
         patches, stop = self._patches[:width].clone(), self._streams.to_host(self._stop[:width])
@@ -117,9 +132,9 @@ class CapturedSteps:
             the next decode.
         """
         width = stepped_width(max(slots) + 1, self._widths)
-        self._host_decoded.zero_()
-        self._host_decoded[list(slots)] = True
-        self._decoded[:width].copy_(self._host_decoded[:width], non_blocking=True)
+        self._decoded.host.zero_()
+        self._decoded.host[list(slots)] = True
+        self._decoded.send(width)
         self._run(GraphKey(GraphKind.DECODE, width, 1))
         return self._streams.to_host(self._audio[:width], self._host_audio[:width])
 
@@ -134,19 +149,21 @@ class CapturedSteps:
         network, rows, width = self._network, self._lanes.tensors, key.width
 
         def draw() -> None:
-            noise = self._noise[:width]
+            noise = self._noise.device[:width]
             stop, patches = draw_rows(network, rows, noise, inference_timesteps=key.extent, guidance=self._guidance)
             self._stop[:width] = stop
             self._patches[:width] = patches
 
         def take() -> None:
-            take_rows(network, rows, self._patches[:width], self._positions[:width], length=key.extent)
+            take_rows(network, rows, self._patches[:width], self._positions.device[:width], length=key.extent)
 
         def decode() -> None:
             before = [tail[:width] for tail in rows.decoder_state]
             audio, after = network.audio_vae.decode(self._patches[:width], before)
             # Where this runs kernel by kernel, all that can fail comes before the first lane moves.
-            moved = [torch.where(self._decoded[:width], new, old) for new, old in zip(after, before, strict=True)]
+            moved = [
+                torch.where(self._decoded.device[:width], new, old) for new, old in zip(after, before, strict=True)
+            ]
             self._audio[:width] = audio
             for tail, new in zip(before, moved, strict=True):
                 tail.copy_(new)
